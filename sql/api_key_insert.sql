@@ -5,7 +5,7 @@
 -- returns: one row (key_id)
 -- index:   none
 -- locks:   none
--- called by: operate.issued_keys.create
+-- called by: operate.keys.create
 -- why:     a quota of more than 100 has 100 slots with a queue each, so that a request looks at no more.
 WITH issued AS (
     INSERT INTO stackmgr.api_keys (

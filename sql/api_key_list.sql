@@ -4,7 +4,7 @@
 --          last_used_hour or null, quota or null, successor_id or null, label)
 -- index:   none (every row, for an operator; api_keys_external_id or api_keys_key_id_key for one)
 -- locks:   none
--- called by: operate.issued_keys.find, operate.issued_keys.list_all
+-- called by: operate.keys.find, operate.keys._list
 -- why:     planned with the values of its parameters: null costs nothing.
 SELECT
     key_id::text,

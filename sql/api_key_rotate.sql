@@ -5,7 +5,7 @@
 --          key, or it is revoked, expired or rotated already
 -- index:   api_keys_key_id_key, api_keys_key_digest_hash
 -- locks:   FOR NO KEY UPDATE on the key's row
--- called by: operate.issued_keys.rotate
+-- called by: operate.keys.rotate
 -- why:     the successor inherits label, quota and expiry, the latter as it was before this statement. It
 --          shares the slots of the quota, so that an overlap does not double the quota.
 WITH predecessor AS (

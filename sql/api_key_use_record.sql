@@ -3,7 +3,7 @@
 -- returns: one row (key_id) when it was written; no row otherwise
 -- index:   api_keys_key_digest_hash
 -- locks:   FOR NO KEY UPDATE on the key's row; verifications do not wait for it
--- called by: access.verifiers.last_use.LastUse.write
+-- called by: access.verifiers.database.LastUse.write
 -- why:     run by a background thread, at most once an hour for each key in use.
 UPDATE stackmgr.api_keys
 SET last_used_at = date_trunc('hour', now(), 'UTC')

@@ -3,6 +3,6 @@
 -- returns: one row (role)
 -- index:   none
 -- locks:   none
--- called by: operate.connection.assume
+-- called by: operate.operator.assume
 -- why:     a failure has the SQLSTATE of SET ROLE: 42501 if the login may not, 22023 if there is no such role.
 SELECT pg_catalog.set_config('role', %(role)s::text, %(is_local)s::boolean) AS role;

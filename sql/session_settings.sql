@@ -3,7 +3,7 @@
 -- returns: one row for each setting (name, setting, wanted)
 -- index:   none
 -- locks:   none
--- called by: database.session_settings.verify
+-- called by: database.conninfo.verify_settings
 -- why:     a pooler drops start-up options without an error. set_config puts the wanted value into the form in
 --          which the server shows it; made local, it ends with this statement.
 --          A role is shown as it was given.

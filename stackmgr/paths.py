@@ -3,6 +3,7 @@
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
+DEFAULT_WHITELIST = _PACKAGE / "tokens.json"
 
 
 def directory(name: str) -> Path:
@@ -17,8 +18,3 @@ def directory(name: str) -> Path:
 def schema_version() -> int:
     """Return the version of the newest migration: the schema that the service requires."""
     return max(int(path.name[:4]) for path in (directory("sql") / "migrations").glob("*.sql"))
-
-
-def default_whitelist() -> Path:
-    """Return the whitelist that the package ships."""
-    return _PACKAGE / "tokens.json"

@@ -6,6 +6,7 @@ Parsing, `stackmgr check`, `stackmgr --help` and `deploy/stackmgr.env.example` f
 
 import dataclasses
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr import extras, paths
 from stackmgr.limits import LONGEST_REQUEST_SECONDS
@@ -22,6 +26,7 @@ from stackmgr.monitoring import logs
 COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _CREDENTIAL = re.compile(r"[\x21-\x7e]+")
+_PORTS = re.compile(r"[0-9,]*")
 _HTTP_URL = re.compile(
     r"https?://(?:[a-z0-9._-]+|\[([0-9a-f:.]+)\])(?::([0-9]{1,5}))?(?:/[a-z0-9/._~-]*)?",
     re.IGNORECASE | re.ASCII,
@@ -62,11 +67,10 @@ class Option:
     @property
     def is_secret(self) -> bool:
         """Whether the value is not printed, and may be in the file that `<variable>_FILE` names."""
-        return self.parse in (Secret, _credential)
+        return self.parse in (_conninfo, _credential)
 
     @property
     def default_text(self) -> str:
-        """The default as help and documents show it."""
         if self.missing:
             return f"required with {self.verifier}" if self.verifier else "required"
         if isinstance(self.default, Path):
@@ -105,6 +109,29 @@ def secret(environ: Mapping[str, str], name: str, problems: list[str]) -> Secret
         reason = getattr(ex, "strerror", None) or "not UTF-8"
         problems.append(f"{name}_FILE names a file that cannot be read: {reason}")
         return Secret("")
+
+
+def _conninfo(text: str) -> Secret:
+    """Return a connection string; libpq's own complaint would repeat the password.
+
+    Reject an unescaped @ or / in a password: libpq takes the rest for a host or port and shows it.
+    Reject a line feed, which libpq takes for part of a name.  Reject a service: what
+    `completed_conninfo` adds would override the settings of its file.
+    """
+    with suppress(psycopg.ProgrammingError, UnicodeEncodeError):
+        given = {name: str(value) for name, value in conninfo_to_dict(text).items()}
+        hosts = [host for host in given.get("host", "").split(",") if not host.startswith("/")]
+        if (
+            not ("service" in given or "PGSERVICE" in os.environ or any("@" in host[1:] for host in hosts))
+            and all(value.isprintable() for value in given.values())
+            and _PORTS.fullmatch(given.get("port", ""))
+            and text.strip()
+        ):
+            return Secret(text)
+    raise ValueError(
+        "is not a valid PostgreSQL connection string"
+        " (percent-encode special characters of a password; write out what a service file or PGSERVICE adds)"
+    )
 
 
 def _credential(text: str) -> Secret:
@@ -163,7 +190,7 @@ class Settings:
     """
 
     database_url: Secret = _option(
-        Secret,
+        _conninfo,
         Secret(""),
         "PostgreSQL 15 to 18, as a libpq connection string; its options may set plan_cache_mode",
         missing="is not set: set it to a PostgreSQL connection string, as in stackmgr.env.example",
@@ -182,7 +209,7 @@ class Settings:
     queue_timeout: float = _option(
         _seconds, 1.0, "seconds that a request may wait to be started before it gets 503, 0.1 to 20"
     )
-    tokens: Path = _option(Path, paths.default_whitelist(), "whitelist file")
+    tokens: Path = _option(Path, paths.DEFAULT_WHITELIST, "whitelist file")
     verifier: str = _option(
         _one_of("database", "unkey"), "database", "verifier of API keys: database or unkey"
     )

@@ -10,7 +10,6 @@ from stackmgr import settings
 from stackmgr.access.verifiers import Verifier
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
-from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
 from stackmgr.database.pool import Database
 from stackmgr.database.round_trips import MAX_REQUESTS
 from stackmgr.http import health
@@ -22,10 +21,7 @@ from stackmgr.settings import Settings, SettingsError
 from stackmgr.stacks import whitelist
 
 # By the value of STACKMGR_VERIFIER.
-VERIFIERS: Mapping[str, type[Verifier]] = {
-    "database": DatabaseVerifier,
-    "unkey": UnkeyVerifier,
-}
+VERIFIERS: Mapping[str, type[Verifier]] = {"database": DatabaseVerifier, "unkey": UnkeyVerifier}
 
 # gunicorn's master sets it in each worker after the fork: see deploy/gunicorn.conf.py.
 PREPARED = "STACKMGR.PREPARED"
@@ -58,9 +54,6 @@ def prepare(environ: Mapping[str, str]) -> Prepared:
         chosen = settings.from_environ(environ)
     except SettingsError as ex:
         problems += ex.problems
-    url = settings.OPTIONS["database_url"].read(environ, [])
-    if url and not is_conninfo(url):
-        problems.append(INVALID_DATABASE_URL)
     # gunicorn reads it before any file of this package, and without a number it cannot start.
     if not re.fullmatch(r"[1-9][0-9]{0,2}", environ.get("WEB_CONCURRENCY", "1")):
         problems.append("WEB_CONCURRENCY must be a whole number from 1 to 999")

@@ -21,7 +21,7 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.http.app import Application, create_app
-from stackmgr.operate import issued_keys, migrations
+from stackmgr.operate import keys, migrations
 from stackmgr.stacks import whitelist
 from tests.suite import EXTENDED, LONGEST_SECONDS
 from tests.support.citus import citus, distribute
@@ -213,7 +213,7 @@ def row_counts(admin: psycopg.Connection) -> Callable[[], dict[str, int]]:
 
 @pytest.fixture(scope="session")
 def spellings() -> dict[str, str]:
-    return dict(whitelist.load(paths.default_whitelist()).spellings)
+    return dict(whitelist.load(paths.DEFAULT_WHITELIST).spellings)
 
 
 @pytest.fixture(scope="session")
@@ -227,7 +227,7 @@ def new_key(operator: Database) -> Callable[..., str]:
 
     def issue(external_id: str | None = None) -> str:
         session = operator.session()
-        return issued_keys.create(session, external_id or str(uuid4())).key
+        return keys.create(session, external_id or str(uuid4())).key
 
     return issue
 

@@ -5,7 +5,6 @@ few text parameters, and every wait ends at the deadline.
 """
 
 import logging
-import select
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -55,13 +54,11 @@ class Execution(NamedTuple):
     formats: list[int]
 
     def value(self, name: str) -> bytes | None:
-        """Return the encoded parameter *name*, or None."""
         names = self.statement.parameters
         return self.values[names.index(name)] if name in names else None
 
     @property
     def parameter_bytes(self) -> int:
-        """The length of all parameters."""
         return sum(map(len, filter(None, self.values)))
 
 
@@ -82,7 +79,6 @@ class RolledBack(DatabaseError):
 
 
 def _sqlstate(result: pq.abc.PGresult) -> str | None:
-    """Return the SQLSTATE of a result that is an error, or None."""
     return (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii") or None
 
 
@@ -101,14 +97,12 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         super().__init__(*args, **kwargs)
         self._statement_names: dict[str, bytes] = {}
         self._transformer = Transformer(self)
-        self._input = select.poll()
-        self._input.register(self.pgconn.socket, select.POLLIN)
         self._warned = False
         self.add_notice_handler(self._notice)
 
     def is_stale(self) -> bool:
         """Whether the idle connection has input, which only means that the server has closed it."""
-        return bool(self._input.poll(0))
+        return wait_for(self.pgconn.socket, READABLE, 0)
 
     def run(self, execution: Execution, deadline: float) -> list[Row]:
         """Run a statement and return its rows.
@@ -275,22 +269,18 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         self._flush(deadline)
         results: list[pq.abc.PGresult] = []
         try:
-            while (result := self._next_in_pipeline(deadline)).status != pq.ExecStatus.PIPELINE_SYNC:
+            # None follows the result of each statement, but not the last result, which is the sync's.
+            while (result := self._next_result(deadline) or self._next_result(deadline)) is not None:
+                if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                    return results
                 results.append(result)
+            raise psycopg.OperationalError  # noqa: TRY301 - as of a lost connection
         except psycopg.OperationalError:
             self.close()
             # The last that a server sends before it closes the connection may be the reason.
             for result in results[-1:]:
                 _require_success(statement, result)
             raise
-        return results
-
-    def _next_in_pipeline(self, deadline: float) -> pq.abc.PGresult:
-        # None follows the result of each statement, but not the last result, which is the sync's.
-        result = self._next_result(deadline) or self._next_result(deadline)
-        if result is None:
-            raise psycopg.OperationalError
-        return result
 
     def _next_result(self, deadline: float) -> pq.abc.PGresult | None:
         while self.pgconn.is_busy():

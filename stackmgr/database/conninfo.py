@@ -1,13 +1,21 @@
 """The connection string: the operator's, completed by the settings on which the service relies."""
 
+import json
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
+
+from stackmgr.database import statements
+from stackmgr.database.connection import DatabaseConnection, execution
+from stackmgr.errors import DatabaseError
+
+_SETTINGS = statements.load("session_settings")
 
 # Shares of a session's deadline.  The server must time out before its client, so that the outcome
 # is known; a lock before the statement, so that the log says what blocked it.
@@ -58,12 +66,10 @@ _WITHOUT_KEPT_PLANS = {"enable_seqscan": "on", "enable_sort": "on"}
 _OVERRIDING_VARIABLES = ("PGDATESTYLE", "PGTZ", "PGGEQO")
 _SECRETS = {"PGPASSWORD", "PGPASSFILE"}
 
-INVALID_DATABASE_URL = (
-    "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
-    " (percent-encode special characters of a password; write out what a service file or PGSERVICE adds)"
-)
-
-_PORTS = re.compile(r"[0-9,]*")
+# What the operator's own connection string sets besides may be beyond the role's rights.
+_VERIFIED = {*SERVER_SETTINGS, *DEFAULT_SETTINGS, "role", "lock_timeout", "statement_timeout"}
+_OPTION = re.compile(r"-c ((?:\\.|\S)+)")
+_VERIFICATION_SECONDS = 2.0
 
 CLIENT_SETTINGS = {
     "application_name": "stackmgr",
@@ -73,27 +79,6 @@ CLIENT_SETTINGS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "4000",
 }
-
-
-def is_conninfo(url: str) -> bool:
-    """Whether *url* is a connection string; libpq's own complaint would repeat the password.
-
-    Reject an unescaped @ or / in a password: libpq takes the rest for a host or port and shows it.
-    Reject a line feed, which libpq takes for part of a name.  Reject a service: what
-    `completed_conninfo` adds would override the settings of its file.
-    """
-    try:
-        given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except (psycopg.ProgrammingError, UnicodeEncodeError):
-        return False
-    return (
-        bool(url.strip())
-        and "service" not in given
-        and "PGSERVICE" not in os.environ
-        and all(value.isprintable() for value in given.values())
-        and not any("@" in host[1:] for host in given.get("host", "").split(",") if not host.startswith("/"))
-        and bool(_PORTS.fullmatch(given.get("port", "")))
-    )
 
 
 def completed_conninfo(url: str, role: str | None, deadline: float) -> str:
@@ -144,3 +129,35 @@ def completing_variables(url: str, environ: Mapping[str, str]) -> list[str]:
 
 def _options(settings: Mapping[str, str]) -> str:
     return " ".join("-c {}={}".format(name, value.replace(" ", "\\ ")) for name, value in settings.items())
+
+
+class SessionSettingsError(psycopg.OperationalError):
+    """The session has other settings than it requested; the message names them."""
+
+
+def requested(options: str) -> dict[str, str]:
+    """Return the settings in libpq's *options* on which the service relies; the last wins."""
+    pairs = (re.sub(r"\\(.)", r"\1", option).partition("=") for option in _OPTION.findall(options))
+    return {name: value for name, _, value in pairs if name in _VERIFIED}
+
+
+def verify_settings(connection: DatabaseConnection) -> None:
+    """Close *connection* and raise SessionSettingsError if it lacks a setting of its options.
+
+    PostgreSQL applies the options or rejects the connection.  PgBouncer rejects it too, unless it
+    is set to ignore them: then the server session behind it keeps its own role, timeouts and others.
+    """
+    settings = json.dumps(requested(connection.pgconn.options.decode()))
+    try:
+        rows = connection.run(
+            execution(_SETTINGS, {"settings": settings}), time.monotonic() + _VERIFICATION_SECONDS
+        )
+    except DatabaseError as ex:
+        connection.close()  # the pool only forgets it, and a traceback may keep it
+        raise SessionSettingsError(f"its settings cannot be read ({ex.sqlstate or ex.reason})") from ex
+    if different := [f"{name} is {now}, not {wanted}" for name, now, wanted in rows if now != wanted]:
+        connection.close()
+        raise SessionSettingsError(
+            f"the session has other settings than it requested: {'; '.join(different)}."
+            " Behind a pooler they are its connect_query's: see deploy/pgbouncer.ini"
+        )

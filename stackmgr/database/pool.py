@@ -8,9 +8,9 @@ from collections.abc import Callable
 from psycopg_pool import ConnectionPool
 from psycopg_pool.pool import WaitingClient
 
-from stackmgr.database import session_settings, statements
+from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.conninfo import completed_conninfo
+from stackmgr.database.conninfo import completed_conninfo, verify_settings
 from stackmgr.database.round_trips import RoundTrips
 from stackmgr.database.session import SESSION_SECONDS, Session
 from stackmgr.errors import DatabaseError
@@ -161,7 +161,7 @@ class Database:
         self._pool = Pool(
             completed_conninfo(url, role, deadline),
             connection_class=DatabaseConnection,
-            configure=session_settings.verify,
+            configure=verify_settings,
             kwargs={"autocommit": True},
             min_size=1,
             max_size=pool_size,

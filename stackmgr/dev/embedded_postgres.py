@@ -170,7 +170,6 @@ class EmbeddedPostgres(ExitStack):
         return f"postgresql://{user}@/{database}?host={folder}&port={_PORT}"
 
     def ensure_database(self) -> None:
-        """Create the service's database if it is not there yet."""
         with self._connected(self.url("postgres")) as connection:
             connection.execute(_CREATE_DATABASE)
 
@@ -199,7 +198,6 @@ class EmbeddedPostgres(ExitStack):
         return Path(folder).resolve() / f"stackmgr-{_digest(self.folder)}"
 
     def choose_user(self) -> None:
-        """Choose the programs, and for root a user and folders that this user can reach."""
         self.programs = programs()
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         if os.geteuid() != 0:
@@ -232,7 +230,6 @@ class EmbeddedPostgres(ExitStack):
         self._options = {**_OPTIONS, "pass_fds": [lock], **self.run_as}
 
     def make_cluster(self, initdb: Path) -> None:
-        """Create the data folder."""
         # Under another name first: an interrupted initdb must not be mistaken for a cluster.
         unfinished = self.folder.with_name(f"{self.folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -251,7 +248,6 @@ class EmbeddedPostgres(ExitStack):
         unfinished.rename(self.folder)
 
     def start(self) -> None:
-        """Start the server.  It stops with the context."""
         # PostgreSQL itself takes any process with the id in these files for a server.
         for path in (self.folder / "postmaster.pid", *self.socket_folder.glob(".s.PGSQL.*.lock")):
             path.unlink(missing_ok=True)
@@ -274,7 +270,6 @@ class EmbeddedPostgres(ExitStack):
         raise CommandError(f"the database in {self.folder} did not start:\n{complaints}")
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the command line."""
         return {"listen_addresses": "", "port": _PORT, "unix_socket_directories": f'"{self.socket_folder}"'}
 
 

@@ -20,9 +20,9 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.dev import embedded_postgres, page
 from stackmgr.dev.embedded_postgres import STOP_SIGNALS, EmbeddedPostgres, uninterrupted
 from stackmgr.errors import CommandError, Unauthorized
-from stackmgr.operate import issued_keys, migrations
-from stackmgr.operate.command import EVERYTHING, Commands, add_command
-from stackmgr.operate.connection import operating, request_session
+from stackmgr.operate import keys, migrations
+from stackmgr.operate.command import EVERYTHING, Commands, add_command, whole_number
+from stackmgr.operate.operator import operating, request_session
 from stackmgr.settings import OPTIONS
 
 _START_DEADLINE = 20.0
@@ -43,8 +43,6 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def _require_free(port: int) -> None:
-    if not 1 <= port <= 65535:
-        raise CommandError(f"{port} is not a port number; choose one from 1 to 65535 with --port")
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as ex:
@@ -59,7 +57,7 @@ def _api_key(url: str, folder: Path) -> str:
         DatabaseVerifier().verify(key, session)
         return key
     with operating(url) as operator:
-        key = issued_keys.create(operator, _MANAGER, label="stackmgr dev").key
+        key = keys.create(operator, _MANAGER, label="stackmgr dev").key
     fresh = folder / "api_key.new"
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(key + "\n")
@@ -157,7 +155,6 @@ def _run(port: int, folder: Path) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    """Serve until a stop signal.  Raises CommandError."""
     for signum in STOP_SIGNALS:
         # nohup ignores SIGHUP on purpose; a shell's `&` also ignores SIGINT, where it should work.
         if signum is not signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN:
@@ -171,10 +168,9 @@ def run(arguments: Namespace) -> None:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command `dev`."""
     about = "run everything locally, with a PostgreSQL of its own"
     parser = add_command(commands, "dev", about, run, reads=EVERYTHING, has_json=False)
-    parser.add_argument("--port", type=int, default=8000, help="where to listen on 127.0.0.1 (default 8000)")
-    parser.add_argument(
-        "--data", type=Path, default=".stackmgr", help="where to keep data (default .stackmgr)"
-    )
+    help_text = "where to listen on 127.0.0.1 (default 8000)"
+    parser.add_argument("--port", type=whole_number(1, 65535), default=8000, help=help_text)
+    help_text = "where to keep data (default .stackmgr)"
+    parser.add_argument("--data", type=Path, default=".stackmgr", help=help_text)

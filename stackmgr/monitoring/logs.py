@@ -79,7 +79,6 @@ class Formatter(logging.Formatter):
         self.kind = kind
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         moment, level, message = _timestamp(record.created), record.levelname.lower(), record.getMessage()
         fields = _fields(record)
         if self.kind == "json":
@@ -92,10 +91,14 @@ class Formatter(logging.Formatter):
 _formatter = Formatter()  # its kind is set before the first line
 
 
+def _line(record: logging.LogRecord) -> bytes:
+    return _formatter.format(record).encode("ascii") + b"\n"
+
+
 def _report(dropped: int) -> bytes:
     record = logging.LogRecord("stackmgr", logging.WARNING, "", 0, _DROPPED, None, None)
     record.fields = {"dropped": dropped}
-    return _formatter.format(record).encode("ascii") + b"\n"
+    return _line(record)
 
 
 _stderr = LineWriter(stderr(), _report)  # the only writer to standard error of the process
@@ -114,7 +117,6 @@ class RateLimitFilter(logging.Filter):
         self._next: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log *record*."""
         now = time.monotonic()
         message = record.getMessage() if self._by_arguments else record.msg
         if now < self._next.get(message, 0.0):
@@ -129,9 +131,8 @@ class StderrHandler(logging.Handler):
     """Queues records for the thread that writes standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the line."""
         try:
-            _stderr.write(self.format(record).encode("ascii") + b"\n")
+            _stderr.write(_line(record))
         except Exception:  # noqa: BLE001 - a message that does not fit its arguments must not fail a request
             self.handleError(record)
 
@@ -141,7 +142,6 @@ class StderrHandler(logging.Handler):
 
 
 def dropped_lines() -> int:
-    """Return how many lines this process has dropped."""
     return _stderr.dropped
 
 
@@ -151,8 +151,7 @@ def configuration(level: str, style: str) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {kind: {"()": Formatter, "kind": kind} for kind in FORMATS},
-        "handlers": {"stderr": {"()": StderrHandler, "formatter": style}},
+        "handlers": {"stderr": {"()": StderrHandler}},
         "root": {"level": "WARNING", "handlers": ["stderr"]},
         "loggers": {
             "stackmgr": {"level": level.upper()},

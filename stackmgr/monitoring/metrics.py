@@ -143,7 +143,8 @@ class Metrics:
         }
         self._reported = dict.fromkeys(self._sampled, 0)
         counter("worker_starts", "Workers started").inc()
-        self._of_request: dict[tuple[str, str, int, str], tuple[Counter, Histogram]] = {}
+        self._count = cache(self._requests.labels)
+        self._time = cache(self._seconds.labels)
 
     def start(self, pool_stats: Callable[[], Mapping[str, int]]) -> None:
         """Sample the pool's statistics, which *pool_stats* returns, once a second."""
@@ -162,14 +163,8 @@ class Metrics:
         route = fields["route"] or "none"
         # A method or path invented by a client must not create a time series.
         method = fields["method"] if fields["method"] in _METHODS and route != "none" else "other"
-        key = method, route, fields["status"], fields["code"] or ""
-        found = self._of_request.get(key)
-        if found is None:
-            found = self._requests.labels(*key), self._seconds.labels(method, route)
-            self._of_request[key] = found
-        requests, seconds = found
-        requests.inc()
-        seconds.observe(fields["duration_ms"] / 1000)
+        self._count(method, route, fields["status"], fields["code"] or "").inc()
+        self._time(method, route).observe(fields["duration_ms"] / 1000)
         self._queue_waits.observe(fields["queued_ms"] / 1000)
         if "verifier_ms" in fields:
             self._verifier_waits.observe(fields["verifier_ms"] / 1000)

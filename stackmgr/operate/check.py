@@ -15,7 +15,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import __version__, startup
-from stackmgr.database.conninfo import completing_variables, is_conninfo
+from stackmgr.database.conninfo import completing_variables
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
@@ -89,7 +89,7 @@ def _check(arguments: argparse.Namespace) -> None:
     except SettingsError as ex:
         # The database is examined all the same, with the default in place of each wrong setting.
         chosen = Settings(**{name: option.read(os.environ, []) for name, option in OPTIONS.items()})
-        findings = _findings(chosen) if is_conninfo(chosen.database_url) else Findings()
+        findings = _findings(chosen) if chosen.database_url else Findings()
         findings.problems = ex.problems + findings.problems
     else:
         # An application that cannot be built is a traceback.
@@ -157,7 +157,6 @@ def check_start() -> None:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
     add_command(
         commands,
         "check",

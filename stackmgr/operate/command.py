@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stackmgr import settings
-from stackmgr.database.conninfo import INVALID_DATABASE_URL, is_conninfo
-from stackmgr.errors import CommandError
 from stackmgr.limits import CANONICAL_UUID
 
 # The exit status of a command that found something: a problem, a difference, a rejected key.
@@ -98,8 +96,6 @@ def future(text: str) -> datetime:
 
 
 def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
-    """Return the type of a whole number in decimal digits."""
-
     def parse(text: str) -> int:
         if not (settings.COUNT.fullmatch(text) and smallest <= int(text) <= largest):
             raise argparse.ArgumentTypeError(f"must be a whole number from {smallest} to {largest}")
@@ -118,11 +114,9 @@ def label(text: str) -> str:
 
 
 def database_url() -> str:
-    """Return the connection string of the environment.  Raises CommandError."""
+    """Return the connection string of the environment.  Raises SettingsError."""
     problems: list[str] = []
     url: str = settings.OPTIONS["database_url"].read(os.environ, problems)
     if problems:
-        raise CommandError(problems[0])
-    if not is_conninfo(url):
-        raise CommandError(INVALID_DATABASE_URL)
+        raise settings.SettingsError(problems)
     return url

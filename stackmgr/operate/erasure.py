@@ -20,7 +20,7 @@ from typing import Any
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.limits import LONGEST_REQUEST_SECONDS
-from stackmgr.operate.connection import Operator
+from stackmgr.operate.operator import Operator
 from stackmgr.operate.output import moment, print_note, printable
 
 _LOCK = statements.load("manager_lock")
@@ -139,16 +139,13 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
                 _vacuum(operator, partial(progress, done, total))
             is_vacuumed = True
             began = time.monotonic()
-            _delete_batch(operator, manager_id, step, [row.position for row in batch])
+            with not_held(operator, manager_id):
+                operator.check_keys_by_index()
+                positions = [row.position for row in batch]
+                operator.rows(_DELETE[step], {"manager_id": manager_id, "positions": positions})
             done += len(batch)
             progress(done, total, "")
             operator.pause(_PAUSE * (time.monotonic() - began))
-
-
-def _delete_batch(operator: Operator, manager_id: str, step: int, positions: list[str]) -> None:
-    with not_held(operator, manager_id):
-        operator.check_keys_by_index()
-        operator.rows(_DELETE[step], {"manager_id": manager_id, "positions": positions})
 
 
 def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:

@@ -4,15 +4,99 @@ import argparse
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import uuid4
 
+from stackmgr.access.api_keys import digest, generate, identity_of
+from stackmgr.database import statements
+from stackmgr.database.session import Session
 from stackmgr.errors import CommandError
-from stackmgr.operate import command, issued_keys, managers
-from stackmgr.operate.connection import Operator, operating, reading
-from stackmgr.operate.issued_keys import IssuedKey, Quota
+from stackmgr.operate import command, managers
+from stackmgr.operate.operator import Operator, operating, reading
 from stackmgr.operate.output import discard, document, moment, print_documents, print_json, print_note
 
+_INSERT = statements.load("api_key_insert")
+_LIST = statements.load("api_key_list")
+_REVOKE = statements.load("api_key_revoke")
+_ROTATE = statements.load("api_key_rotate")
+
+
+class Quota(NamedTuple):
+    """At most `limit` requests in any span of `seconds`."""
+
+    limit: int
+    seconds: int
+
+
+class IssuedKey(NamedTuple):
+    """A new key, whose text is not stored, and its ids."""
+
+    key: str
+    key_id: str
+    expires_at: datetime | None
+    predecessor_expires_at: datetime | None = None
+
+
 LARGEST_QUOTA = Quota(10000, 86400)
+
+
+def create(
+    operator: Operator | Session,
+    external_id: str,
+    *,
+    label: str = "",
+    expires_at: datetime | None = None,
+    quota: Quota | None = None,
+) -> IssuedKey:
+    """Save a new key for a manager and return it."""
+    issued = IssuedKey(generate(), str(uuid4()), expires_at)
+    parameters = {
+        "key_digest": digest(issued.key),
+        "key_id": issued.key_id,
+        "external_id": external_id,
+        "identity_id": identity_of(external_id),
+        "label": label,
+        "last_four": issued.key[-4:],
+        "expires_at": expires_at,
+        "quota_id": quota and str(uuid4()),
+        "quota_limit": quota and quota.limit,
+        "quota_seconds": quota and quota.seconds,
+    }
+    operator.rows(_INSERT, parameters)
+    return issued
+
+
+def find(operator: Operator, key_id: str) -> Any:
+    """Return what is stored of one key but its digest, or None when there is no such key."""
+    return next(iter(operator.rows(_LIST, {"external_id": None, "key_id": key_id})), None)
+
+
+def revoke(operator: Operator | Session, key_id: str) -> datetime | None:
+    """Revoke a key and return its time of revocation, or None when there is no such key."""
+    rows = operator.rows(_REVOKE, {"key_id": key_id})
+    return rows[0][1] if rows else None
+
+
+def rotate(
+    operator: Operator | Session, key_id: str, *, overlap_seconds: int = 0, expires_at: datetime | None = None
+) -> IssuedKey | None:
+    """Issue the successor of a key and let the key itself expire after the overlap.
+
+    The successor has the key's label and quota, and its expiry unless *expires_at* says another.
+    Returns None when there is no such key, or it is revoked, expired or rotated already.
+    """
+    key = generate()
+    parameters = {
+        "key_id": key_id,
+        "overlap_seconds": overlap_seconds,
+        "successor_digest": digest(key),
+        "successor_id": str(uuid4()),
+        "last_four": key[-4:],
+        "expires_at": expires_at,
+    }
+    rows = operator.rows(_ROTATE, parameters)
+    return IssuedKey(key, *rows[0]) if rows else None
 
 
 def _quota(text: str) -> Quota:
@@ -53,7 +137,7 @@ def _issue(arguments: argparse.Namespace) -> None:
     terms = {name: getattr(arguments, name) for name in ("label", "expires_at", "quota")}
 
     def make(operator: Operator) -> IssuedKey:
-        return issued_keys.create(operator, managers.external_id(operator, arguments.external_id), **terms)
+        return create(operator, managers.external_id(operator, arguments.external_id), **terms)
 
     _deliver(arguments, make)
 
@@ -61,12 +145,13 @@ def _issue(arguments: argparse.Namespace) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     with reading(command.database_url()) as reader:
         account = arguments.external_id and managers.external_id(reader, arguments.external_id)
-        print_documents(arguments, map(document, issued_keys.list_all(reader, account)))
+        rows = reader.iterate(_LIST, {"external_id": account, "key_id": None})
+        print_documents(arguments, map(document, rows))
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
     with operating(command.database_url()) as operator:
-        revoked_at = issued_keys.revoke(operator, arguments.key_id)
+        revoked_at = revoke(operator, arguments.key_id)
     if revoked_at is None:
         raise CommandError(_why_not(arguments.key_id, None))
     if arguments.json:
@@ -79,9 +164,9 @@ def _rotate(arguments: argparse.Namespace) -> None:
     terms = {"overlap_seconds": arguments.overlap, "expires_at": arguments.expires_at}
 
     def make(operator: Operator) -> IssuedKey:
-        issued = issued_keys.rotate(operator, arguments.key_id, **terms)
+        issued = rotate(operator, arguments.key_id, **terms)
         if issued is None:
-            raise CommandError(_why_not(arguments.key_id, issued_keys.find(operator, arguments.key_id)))
+            raise CommandError(_why_not(arguments.key_id, find(operator, arguments.key_id)))
         return issued
 
     _deliver(arguments, make)
@@ -96,7 +181,6 @@ def _why_not(key_id: str, record: Any) -> str:
 
 
 def add_to(commands: command.Commands) -> None:
-    """Add the commands."""
     uuid, future = command.canonical_uuid, command.future
     group = command.add_group(commands, "keys", "API keys of the database verifier")
     summary = "issue a key and print it on standard output, alone and only once"

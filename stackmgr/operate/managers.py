@@ -12,7 +12,7 @@ from stackmgr.access.verifiers import is_identity_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import command, erasure
-from stackmgr.operate.connection import Operator, operating, reading
+from stackmgr.operate.operator import Operator, operating, reading
 from stackmgr.operate.output import document, print_documents, print_json
 
 _LIST = statements.load("manager_list")
@@ -130,7 +130,6 @@ def _add_manager(parser: argparse.ArgumentParser, **options: Any) -> None:
 
 
 def add_to(commands: command.Commands) -> None:
-    """Add the commands."""
     group = command.add_group(commands, "managers", "the identities that managers are bound to")
     summary = "list every manager with its binding and hold"
     command.add_command(group, "list", summary, _list, more=command.NEEDS_READER)

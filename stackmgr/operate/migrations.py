@@ -1,11 +1,7 @@
 """`stackmgr migrate`: apply the files of `sql/migrations` in order, each once, online.
 
-Run by the operator, never at the start of a worker.  An advisory lock admits one run at a time to a
-database; the checksum of each applied file shows whether it has changed on disk since.
-
-A file runs in one transaction, statement by statement: Citus parses some strings a second time.
-While `ALTER TABLE` waits for its lock, later statements on that table wait behind it.  So a file
-waits 0.25 s at most; then it is rolled back and repeated after a growing pause.
+deploy/DATABASE.md says how it waits for locks.  A file runs in one transaction, statement by
+statement: Citus parses some strings a second time.
 
 A file with the line `-- transaction: none` runs without one, for `CREATE INDEX CONCURRENTLY`, as
 stackmgr_owner.  After a failure all its statements run again, so each must be repeatable: drop the
@@ -22,7 +18,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -33,7 +29,7 @@ from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.errors import CommandError
 from stackmgr.operate.command import Commands, add_command, database_url, whole_number
-from stackmgr.operate.connection import OWNER, Rejected, assume, connect
+from stackmgr.operate.operator import OWNER, Rejected, assume, connect
 from stackmgr.operate.output import print_note
 
 _BLOCKERS = statements.load("migration_blockers")
@@ -77,22 +73,18 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Migration:
-    """One file of `sql/migrations`."""
-
     version: int
     slug: str
     text: bytes
 
     @property
     def checksum(self) -> bytes:
-        """The SHA-256 of the file."""
         return hashlib.sha256(self.text).digest()
 
     @property
-    def parts(self) -> list["Migration"]:
-        """The statements of the file."""
+    def statements(self) -> list[bytes]:
         texts = (match[0].strip() for match in _STATEMENT.finditer(self.text))
-        return [replace(self, text=text) for text in texts if _COMMENT.sub(b"", text).strip()]
+        return [text for text in texts if _COMMENT.sub(b"", text).strip()]
 
     def __str__(self) -> str:
         return f"{self.version:04d}_{self.slug}"
@@ -237,11 +229,11 @@ def _restore_privileges(connection: Connection, report: Report) -> None:
         return
     with connection.transaction():
         assume(connection, OWNER, local=True)
-        for part in itertools.chain.from_iterable(migration.parts for migration in available()):
-            if _COMMENT.sub(b"", part.text).strip().startswith((b"GRANT ", b"REVOKE ")):
+        for text in itertools.chain.from_iterable(migration.statements for migration in available()):
+            if _COMMENT.sub(b"", text).strip().startswith((b"GRANT ", b"REVOKE ")):
                 # A later file may have dropped the object.
                 with suppress(*_UNDEFINED), connection.transaction():
-                    connection.execute(part.text)
+                    connection.execute(text)
     if missing := _missing_privileges(connection):
         raise CommandError(f"stackmgr_app still lacks {missing}: let stackmgr_owner own it")
     report(f"stackmgr_app lacked {lacked}: it is granted again")
@@ -255,8 +247,8 @@ def _missing_privileges(connection: Connection) -> str | None:
 
 
 def _run(connection: Connection, migration: Migration) -> None:
-    for part in migration.parts:
-        connection.execute(part.text)
+    for text in migration.statements:
+        connection.execute(text)
     assume(connection, OWNER, local=True)
     connection.execute(_RECORD.text, [migration.version, migration.slug, migration.checksum])
 
@@ -277,7 +269,6 @@ def _migrate(arguments: argparse.Namespace) -> None:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
     summary = "bring the schema of the database up to date"
     parser = add_command(commands, "migrate", summary, _migrate, has_json=False)
     parser.add_argument(

@@ -28,7 +28,6 @@ def discard() -> None:
 
 
 def moment(value: datetime | None) -> str | None:
-    """Return a time as the commands print it."""
     # Not strftime, whose years before 1000 have fewer than four digits.
     return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat('T', 'seconds')}Z" if value else None
 
@@ -45,7 +44,6 @@ def printable(text: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document."""
     print(json.dumps(document, indent=2))
 
 

@@ -16,15 +16,20 @@ from psycopg.raw_cursor import RawCursor
 from psycopg.rows import namedtuple_row
 
 from stackmgr import paths
-from stackmgr.database import session_settings, statements
+from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection, execution
-from stackmgr.database.conninfo import SERVICE_ROLE, completed_conninfo
+from stackmgr.database.conninfo import (
+    SERVICE_ROLE,
+    SessionSettingsError,
+    completed_conninfo,
+    requested,
+    verify_settings,
+)
 from stackmgr.database.session import SESSION_SECONDS
-from stackmgr.database.session_settings import SessionSettingsError
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.limits import LONGEST_KEY_BYTES
 from stackmgr.operate import migrations
-from stackmgr.operate.connection import LONGEST_CONNECT_SECONDS, NO_SCHEMA, Rejected, connect, time_limit
+from stackmgr.operate.operator import LONGEST_CONNECT_SECONDS, NO_SCHEMA, Rejected, connect, time_limit
 from stackmgr.settings import Settings
 
 _CATALOG = statements.load("catalog")
@@ -109,7 +114,7 @@ def examine(
             if facts.schema_exists and facts.role_allowed:
                 conninfo = completed_conninfo(url, SERVICE_ROLE, deadline)
                 with connect(conninfo, DatabaseConnection) as service:
-                    session_settings.verify(service)
+                    verify_settings(service)
                     is_newer = _examine_schema(service, expected, findings)
                     _examine_variant(service, variant, findings)
                     # Another release has other objects, and Citus distributes them.
@@ -147,7 +152,7 @@ def _examine_server(facts: Any, connections: int, findings: Findings) -> None:
 
 
 def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
-    settings = session_settings.requested(connection.pgconn.options.decode())
+    settings = requested(connection.pgconn.options.decode())
     if statements.load_variant(variant) and settings["plan_cache_mode"] == "force_generic_plan":
         findings.problems.append(
             f"STACKMGR_SQL_VARIANT={variant} needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"

@@ -25,7 +25,6 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
     group = add_group(commands, "tokens", "the token whitelist", TOKENS)
     summary = "validate a whitelist and list its tokens"
     more = f"It has exactly {TOKEN_COUNT} tokens, EIP-55 checksums and no settlement asset."

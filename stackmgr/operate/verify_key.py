@@ -19,7 +19,7 @@ from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUn
 from stackmgr.http import requests
 from stackmgr.operate import preflight
 from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
-from stackmgr.operate.connection import request_session
+from stackmgr.operate.operator import request_session
 from stackmgr.operate.output import print_json
 
 _LONGEST_LINE = 65536
@@ -94,7 +94,6 @@ def _verify_key(arguments: argparse.Namespace) -> None:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
     add_command(
         commands,
         "verify-key",

@@ -47,79 +47,66 @@ def _object(problems: list[str], members: list[tuple[str, Any]]) -> dict[str, An
     return dict(members)
 
 
-def _address(entry: Any, where: str, problems: list[str]) -> str | None:
-    """Return the entry's address in lowercase.  On errors append to *problems* and return None."""
+def _token(entry: Any, where: str, problems: list[str]) -> Token | None:
+    """Return an entry of the file.  Append what is wrong with it to *problems*."""
     if not isinstance(entry, dict):
         problems.append(f"{where} is not an object")
         return None
-    symbol = entry.get("symbol")
+    symbol, address = entry.get("symbol"), entry.get("address")
     if not isinstance(symbol, str) or not symbol:
         problems.append(f"{where} has no symbol")
-    address = entry.get("address")
     if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
         problems.append(f"{where} has no address of the form 0x and 40 hexadecimal digits")
         return None
-    if address not in (address.lower(), eip55(address)):
+    if address not in (address.lower(), checksummed := eip55(address)):
         problems.append(f"{where}: the address does not match its EIP-55 checksum")
-        return None
     if address == "0x" + 40 * "0":
         problems.append(f"{where} is the zero address, which is not a token")
-        return None
-    return address.lower()
+    return Token(str(symbol), entry.get("name", ""), address.lower(), checksummed)
 
 
-def _check(document: Any, problems: list[str]) -> None:
-    """Append what is wrong with *document* to *problems*."""
+def _read(document: Any, problems: list[str]) -> tuple[dict[str, Token], Token | None]:
+    """Return the tokens and the settlement asset.  Append what is wrong to *problems*."""
+    tokens: dict[str, Token] = {}
     if not isinstance(document, dict):
         problems.append("the top level must be an object with chain_id, settlement_asset and tokens")
-        return
-    chain_id = document.get("chain_id")
+        return tokens, None
+    chain_id, entries = document.get("chain_id"), document.get("tokens")
     if type(chain_id) is not int or chain_id != CHAIN_ID:
         problems.append(f"chain_id must be the integer {CHAIN_ID}")
-    settlement = _address(document.get("settlement_asset"), "settlement_asset", problems)
-    entries = document.get("tokens")
+    settlement = _token(document.get("settlement_asset"), "settlement_asset", problems)
     if not isinstance(entries, list):
         problems.append("tokens must be an array")
-        return
-    if len(entries) != TOKEN_COUNT:
+    elif len(entries) != TOKEN_COUNT:
         problems.append(f"there must be exactly {TOKEN_COUNT} tokens, there are {len(entries)}")
-    found: list[str] = []
-    for number, entry in enumerate(entries, start=1):
-        address = _address(entry, f"token {number}", problems)
-        if address is None:
+    for number, entry in enumerate(entries if isinstance(entries, list) else (), start=1):
+        token = _token(entry, f"token {number}", problems)
+        if token is None:
             continue
-        if address in found:
+        if token.address in tokens:
             problems.append(f"token {number} repeats an earlier address")
-        if address == settlement:
+        if settlement and token.address == settlement.address:
             problems.append(f"token {number} is the settlement asset, which is not an allocation token")
-        found.append(address)
-
-
-def _token(entry: dict[str, str]) -> Token:
-    address = entry["address"].lower()
-    return Token(entry["symbol"], entry.get("name", ""), address, eip55(address))
+        tokens[token.address] = token
+    return tokens, settlement
 
 
 def load(path: Path) -> Whitelist:
     """Return the whitelist in *path*.  Raises SettingsError with every problem of the file."""
     problems: list[str] = []
+    tokens: dict[str, Token] = {}
+    settlement: Token | None = None
     try:
         document = json.loads(path.read_bytes(), object_pairs_hook=partial(_object, problems))
+        tokens, settlement = _read(document, problems)
     except OSError as ex:
         problems = [f"cannot be read ({ex.strerror})"]
     except (ValueError, RecursionError):
         problems = ["is not a JSON document"]
-    else:
-        _check(document, problems)
-    if problems:
+    if problems or settlement is None:
         raise SettingsError([f"whitelist {path}: {problem}" for problem in problems])
-    tokens = [_token(entry) for entry in document["tokens"]]
-    return Whitelist(
-        path,
-        {token.address: token for token in tokens},
-        _token(document["settlement_asset"]),
-        {spelling: token.address for token in tokens for spelling in (token.address, token.checksummed)},
-    )
+    spellings = {text: each.address for each in tokens.values() for text in (each.address, each.checksummed)}
+    return Whitelist(path, tokens, settlement, spellings)
 
 
 def load_configured(environ: Mapping[str, str] = os.environ) -> Whitelist:

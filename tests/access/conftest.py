@@ -15,7 +15,7 @@ from stackmgr.access.verifiers.remote import Endpoint
 from stackmgr.access.verifiers.unkey import UnkeyVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import Application
-from stackmgr.operate import erasure, issued_keys
+from stackmgr.operate import erasure, keys
 from stackmgr.settings import Secret
 from tests.support.client import Client
 from tests.support.command_line import runner
@@ -127,9 +127,9 @@ def command(database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 @pytest.fixture
 def issue(operator: Database):
-    def issue(**options: Any) -> issued_keys.IssuedKey:
+    def issue(**options: Any) -> keys.IssuedKey:
         session = operator.session()
-        return issued_keys.create(session, str(uuid4()), **options)
+        return keys.create(session, str(uuid4()), **options)
 
     return issue
 

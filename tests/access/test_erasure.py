@@ -16,7 +16,7 @@ from stackmgr.access import managers
 from stackmgr.access.verifiers import Identity
 from stackmgr.database.session import Session
 from stackmgr.operate import erasure
-from stackmgr.operate.connection import Operator, operating
+from stackmgr.operate.operator import Operator, operating
 from tests.support.examples import COLUMN_NAMES, configuration
 
 pytestmark = pytest.mark.usefixtures("erase_at_once")

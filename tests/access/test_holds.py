@@ -7,7 +7,7 @@ import pytest
 
 from stackmgr.errors import CommandError
 from stackmgr.operate import erasure
-from stackmgr.operate.connection import operating
+from stackmgr.operate.operator import operating
 
 HISTORY = b"""
 SELECT reason, held_by = session_user, released_at >= held_at, released_by = session_user, bound_manager_id

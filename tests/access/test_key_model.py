@@ -17,9 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_model
 
 from stackmgr import paths
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.access.verifiers.last_use import LastUse
-from stackmgr.operate.issued_keys import Quota
+from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
+from stackmgr.operate.keys import Quota
 from tests.support.examples import configuration
 
 PERIOD = 1000  # seconds of the quota

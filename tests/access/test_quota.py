@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.operate.issued_keys import Quota
+from stackmgr.operate.keys import Quota
 from tests.support.client import Client
 
 SLOTS = b"""

@@ -9,7 +9,7 @@ import pytest
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import unkey as unkey_verifier
 from stackmgr.access.verifiers.remote import retry_after
-from stackmgr.operate import issued_keys
+from stackmgr.operate import keys
 from tests.support.http_server import respond
 from tests.support.unkey_server import accepted, verification
 
@@ -97,12 +97,12 @@ def test_a_warning_says_once_that_all_keys_are_unknown(unkey_client, unkey, capl
 
 
 def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines):
-    revoked, used_up = issue(), issue(quota=issued_keys.Quota(1, 60))
+    revoked, used_up = issue(), issue(quota=keys.Quota(1, 60))
     expired = issue(expires_at=datetime.now(UTC) - timedelta(seconds=60))
-    keys = (revoked.key, expired.key, api_keys.generate(), used_up.key, used_up.key)
-    known, *others = [client_with(key, observers=[lines.append]) for key in keys]
+    tried = (revoked.key, expired.key, api_keys.generate(), used_up.key, used_up.key)
+    known, *others = [client_with(key, observers=[lines.append]) for key in tried]
     assert known.page().status_int == 200
-    issued_keys.revoke(operator.session(), revoked.key_id)
+    keys.revoke(operator.session(), revoked.key_id)
     assert [each.page().status_int for each in (known, *others)] == [401, 401, 401, 200, 429]
     assert [(line["reason"], line["key_id"], bool(line["manager_id"])) for line in lines] == [
         (None, revoked.key_id, True), ("key_revoked", revoked.key_id, False),

@@ -58,7 +58,7 @@ def test_the_bundled_document_is_current():
 
 
 def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
-    document = json.loads(paths.default_whitelist().read_text())
+    document = json.loads(paths.DEFAULT_WHITELIST.read_text())
     document["tokens"][0] |= {"symbol": "A|B", "name": "<b>A</b>"}
     (tmp_path / "tokens.json").write_text(json.dumps(document))
     monkeypatch.setenv("STACKMGR_TOKENS", str(tmp_path / "tokens.json"))

@@ -8,13 +8,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 
-from stackmgr.database import session_settings
 from stackmgr.database.conninfo import (
     client_settings,
     completed_conninfo,
     completing_variables,
-    is_conninfo,
+    requested,
 )
+from stackmgr.settings import OPTIONS
 
 VALID = [
     "postgresql://", "postgresql://user:p%40ss%2F%3F@db.example:5433/stackmgr?sslmode=verify-full",
@@ -31,6 +31,10 @@ INVALID = [
     "postgresql://localhost/stackmgr\n", "postgresql://localhost/stack%00mgr",
     "postgresql://user:secret\udcff@localhost/stackmgr", "host=localhost user", "service=stackmgr",
 ]  # fmt: skip
+
+
+def is_conninfo(text: str) -> bool:
+    return bool(OPTIONS["database_url"].read({"STACKMGR_DATABASE_URL": text}, []))
 
 
 def test_only_these_are_connection_strings():
@@ -111,5 +115,5 @@ def test_service_decides_the_servers_settings():
 )
 def test_citus_and_operators_sessions_may_scan_and_sort(role, given):
     completed = conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", role, 5.0))
-    settings = session_settings.requested(completed["options"])
+    settings = requested(completed["options"])
     assert (settings["enable_seqscan"], settings["enable_sort"]) == ("on", "on")

@@ -6,14 +6,14 @@ from uuid import uuid4
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stackmgr.database import session_settings
+from stackmgr.database import conninfo
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import DEFAULT_SETTINGS, SERVER_SETTINGS, completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError
-from stackmgr.operate import issued_keys, migrations, preflight
-from stackmgr.operate.connection import operating
+from stackmgr.operate import keys, migrations, preflight
+from stackmgr.operate.operator import operating
 from tests.support.clusters import new_database
 from tests.support.recorder import opened
 
@@ -96,11 +96,11 @@ def test_connection_string_chooses_the_planning(server):
 
 
 def test_a_connection_with_other_settings_is_closed(server):
-    conninfo = completed_conninfo(server.url(), "stackmgr_app", SESSION_SECONDS)
-    with DatabaseConnection.connect(conninfo) as connection:
+    url = completed_conninfo(server.url(), "stackmgr_app", SESSION_SECONDS)
+    with DatabaseConnection.connect(url) as connection:
         connection.execute(b"SET synchronous_commit = off")
-        with pytest.raises(session_settings.SessionSettingsError, match="synchronous_commit is off, not on"):
-            session_settings.verify(connection)
+        with pytest.raises(conninfo.SessionSettingsError, match="synchronous_commit is off, not on"):
+            conninfo.verify_settings(connection)
         assert connection.closed
 
 
@@ -123,7 +123,7 @@ def test_cancelled_wait_is_not_acknowledged(server, subject, make_subject, admin
             with operating(server.url()) as operator:
                 threads.submit(cancel)
                 with pytest.raises(CommandError, match="committed, but the database warns: canceling wait"):
-                    issued_keys.create(operator, str(uuid4()))
+                    keys.create(operator, str(uuid4()))
     finally:
         admin.execute(b"ALTER ROLE postgres RESET ALL")
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from stackmgr.errors import CommandError
-from stackmgr.operate import erasure, issued_keys
-from stackmgr.operate.connection import operating
+from stackmgr.operate import erasure, keys
+from stackmgr.operate.operator import operating
 from tests.deploy.dba import sql
 from tests.deploy.runbook import blocks
 from tests.deploy.scenes import DEPLOY, Servers
@@ -66,7 +66,7 @@ def shell(servers: Servers, monkeypatch) -> Iterator[Servers]:
     monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
     servers.reset(SECTION)
     with operating(servers.source) as operator:
-        issued_keys.create(operator, MANAGER, quota=issued_keys.Quota(100, 1))
+        keys.create(operator, MANAGER, quota=keys.Quota(100, 1))
     sql(servers.admin, "DROP DATABASE copy")
     sql(servers.admin, "CREATE DATABASE copy TEMPLATE stackmgr")
     copy = servers.variables["COPY"].replace("user=postgres", "user=stackmgr_operator")
@@ -82,7 +82,7 @@ def test_half_erased_manager_is_recovered(shell, monkeypatch):
     shell.run(COPY_MANAGER)
     url, copied = shell.source, saved(shell.variables["COPY"])
     with operating(url) as operator, operating(url) as other:
-        issued_keys.revoke(operator, PRODUCTION)
+        keys.revoke(operator, PRODUCTION)
         revoked = saved(url)["api_keys"] - copied["api_keys"]
 
         def hold(done: int, *_: object) -> None:

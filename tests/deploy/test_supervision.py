@@ -226,7 +226,7 @@ def create(service: RunningService, key: str) -> int:
 
 def test_new_worker_has_the_checked_settings(database_url, key, tmp_path):
     whitelist, url = tmp_path / "tokens.json", tmp_path / "url"
-    shutil.copy(paths.default_whitelist(), whitelist)
+    shutil.copy(paths.DEFAULT_WHITELIST, whitelist)
     url.write_text(database_url)
     other = whitelist.read_text().replace(configuration()["allocation"][0]["token_address"], "0x" + "1" * 40)
     env = {

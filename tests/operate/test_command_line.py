@@ -50,9 +50,12 @@ INVALID = "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
         ),
         (("verify-key", "stackmgr_key"), "the key is read from standard input: give no arguments"),
         (("verify-key", "--key=stackmgr_key"), "read from standard input: give no arguments"),
-        (("dev", "--port", "http"), "invalid int value"),
+        *(
+            (("dev", f"--port={text}"), "must be a whole number from 1 to 65535")
+            for text in ("http", "0", "65536", "-1")
+        ),
     ],
-    ids=range(34),
+    ids=range(37),
 )
 def test_senseless_arguments_are_rejected(command, arguments, complaint):
     ran = command(*arguments)

@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from stackmgr import paths
 from stackmgr.access import api_keys
 from stackmgr.operate import erasure
-from stackmgr.operate.connection import NO_SCHEMA
+from stackmgr.operate.operator import NO_SCHEMA
 from stackmgr.settings import OPTIONS
 from tests.operate.saved import MANAGER, MANAGER_ID
 from tests.support.client import Client

@@ -13,8 +13,7 @@ from uuid import UUID
 import psycopg.generators
 from greenlet import getcurrent
 
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.access.verifiers.last_use import LastUse
+from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
 from stackmgr.database import connection, pool, round_trips
 from stackmgr.scheduler import Scheduler
 from stackmgr.stacks import repository

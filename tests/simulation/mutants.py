@@ -10,8 +10,8 @@ from typing import Any
 
 from stackmgr import scheduler
 from stackmgr.access.credentials import Credential
-from stackmgr.access.verifiers.last_use import LastUse
-from stackmgr.database import retries, session_settings
+from stackmgr.access.verifiers.database import LastUse
+from stackmgr.database import conninfo, retries
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database, Pool
 from stackmgr.database.round_trips import RoundTrips, _Lane
@@ -142,7 +142,7 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     ("no lock at the pool", Pool, "_next", "with self._lock:", "if True:", 161),
     ("uses forgotten", LastUse, "write", "self._noticed |= noticed", "pass", 38),
     # What the simulation has found in this code.
-    ("rejected connection left open", session_settings, "verify", "connection.close()  # the pool",
+    ("rejected connection left open", conninfo, "verify_settings", "connection.close()  # the pool",
      "pass  # the pool", 83),
 ]  # fmt: skip
 MUTANTS = {each[0]: Mutant(*each) for each in _ROWS}

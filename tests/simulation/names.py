@@ -16,8 +16,8 @@ import psycopg_pool.pool
 import psycopg_pool.sched
 
 from stackmgr import scheduler, threads
-from stackmgr.access.verifiers import last_use
-from stackmgr.database import connection, pool, round_trips, session, session_settings
+from stackmgr.access.verifiers import database
+from stackmgr.database import connection, conninfo, pool, round_trips, session
 from tests.simulation.kernel import Epoll, Kernel, Poll, module
 from tests.simulation.world import Thread, World, asker
 
@@ -164,14 +164,14 @@ def simulated(world: World, kernel: Kernel) -> Names:
         (scheduler, "monotonic"): world.monotonic,
         (scheduler, "_this"): Local(world, scheduler=None),
         (threads, "atexit"): SimpleNamespace(register=world.at_exit.append),
-        (last_use, "threading"): modules["threading"],
+        (database, "threading"): modules["threading"],
         (psycopg_pool.pool, "Queue"): partial(Queue, world),
         (psycopg_pool.pool, "spawn"): start,
         (psycopg_pool.pool, "sleep"): world.block,
         (psycopg_pool.pool, "current_thread_name"): lambda: world.current.name if world.current else "",
         (psycopg_pool.base, "random"): world.random.random,
     }
-    for each in (scheduler, threads, connection, pool, round_trips, session, session_settings):
+    for each in (scheduler, threads, connection, conninfo, pool, round_trips, session):
         names |= {(each, name): modules[name] for name in modules if hasattr(each, name)}
     for each in (psycopg_pool.pool, psycopg_pool.sched):
         names |= {(each, "Event"): partial(Event, world), (each, "Lock"): partial(RLock, world)}

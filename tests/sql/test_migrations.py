@@ -10,8 +10,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from stackmgr.errors import CommandError
-from stackmgr.operate import issued_keys, migrations, preflight
-from stackmgr.operate.connection import operating
+from stackmgr.operate import keys, migrations, preflight
+from stackmgr.operate.operator import operating
 from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
@@ -128,11 +128,11 @@ def test_a_key_that_expires_never_is_migrated(own_url):
         admin.execute(b"ALTER TABLE stackmgr.manager_erasures DROP COLUMN keys")
         admin.execute(b"DELETE FROM stackmgr.schema_migrations WHERE version > 2")
         with operating(own_url) as operator:
-            issued = issued_keys.create(operator, str(uuid4()))
+            issued = keys.create(operator, str(uuid4()))
         admin.execute(b"UPDATE stackmgr.api_keys SET expires_at = 'infinity'")
     migrations.apply(own_url)
     with operating(own_url) as operator:
-        assert issued_keys.find(operator, issued.key_id).expires_at is None
+        assert keys.find(operator, issued.key_id).expires_at is None
 
 
 def test_newer_database_is_rejected(own_url, add):

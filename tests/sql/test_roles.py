@@ -9,8 +9,8 @@ from psycopg.conninfo import make_conninfo
 from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
-from stackmgr.operate import issued_keys, migrations
-from stackmgr.operate.connection import operating
+from stackmgr.operate import keys, migrations
+from stackmgr.operate.operator import operating
 from tests.support.recorder import opened
 
 # The object, what stackmgr_app may do with it, and the column if that is one of a column.
@@ -33,8 +33,8 @@ def test_no_role_has_more_than_its_rights():
     assert [
         line for line in others if not re.search(r"of stackmgr_reader\t(SELECT|EXECUTE|USAGE)", line)
     ] == []
-    [keys] = [line for line in others if "relation stackmgr.api_keys:" in line]
-    assert "key_digest" not in keys
+    [found] = [line for line in others if "relation stackmgr.api_keys:" in line]
+    assert "key_digest" not in found
 
 
 @pytest.mark.parametrize(("kind", "name", "verb", "column"), NEEDED)
@@ -74,9 +74,9 @@ def test_deployer_is_no_superuser(bare_database_url, commands):
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database:
         session = database.session()
-        issued = issued_keys.create(session, ACCOUNT)
+        issued = keys.create(session, ACCOUNT)
     with operating(deployer_url) as operator:
-        assert issued_keys.find(operator, issued.key_id).external_id == ACCOUNT
+        assert keys.find(operator, issued.key_id).external_id == ACCOUNT
     with psycopg.connect(deployer_url) as connection:
         assert connection.execute(OWNERS).fetchall() == [("stackmgr_owner",)]
 

@@ -12,7 +12,7 @@ from stackmgr.settings import SettingsError
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55, keccak256
 
-SHIPPED = json.loads(paths.default_whitelist().read_bytes())
+SHIPPED = json.loads(paths.DEFAULT_WHITELIST.read_bytes())
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def changed(change):
 
 
 def test_the_shipped_tokens_in_both_spellings():
-    spellings = whitelist.load(paths.default_whitelist()).spellings
+    spellings = whitelist.load(paths.DEFAULT_WHITELIST).spellings
     written = [token["address"] for token in SHIPPED["tokens"]]
     assert set(spellings.values()) == {address.lower() for address in written}
     assert set(spellings) == set(spellings.values()) | {eip55(address) for address in written}
@@ -49,7 +49,7 @@ def test_the_shipped_tokens_in_both_spellings():
 
 
 def test_the_settlement_asset_is_no_token():
-    spellings = whitelist.load(paths.default_whitelist()).spellings
+    spellings = whitelist.load(paths.DEFAULT_WHITELIST).spellings
     settlement = SHIPPED["settlement_asset"]["address"]
     assert not spellings.keys() & {settlement, settlement.lower()}
 
@@ -57,7 +57,7 @@ def test_the_settlement_asset_is_no_token():
 def test_a_whitelist_in_lowercase_is_the_same(tmp_path):
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(SHIPPED).replace("0x", "0X").lower())
-    assert whitelist.load(path).spellings == whitelist.load(paths.default_whitelist()).spellings
+    assert whitelist.load(path).spellings == whitelist.load(paths.DEFAULT_WHITELIST).spellings
 
 
 def test_an_unreadable_file_is_named(tmp_path):

@@ -10,7 +10,7 @@ from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
 from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, spread
 
-_SHIPPED = whitelist.load(paths.default_whitelist())
+_SHIPPED = whitelist.load(paths.DEFAULT_WHITELIST)
 _FIRST, _SECOND, _THIRD = ADDRESSES[:3]
 _CASED = eip55(_FIRST)
 # The one shipped token whose EIP-55 spelling holds no capital letter.

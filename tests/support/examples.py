@@ -11,8 +11,8 @@ from stackmgr.stacks import whitelist
 from stackmgr.stacks.configuration import Configuration, parse
 from stackmgr.stacks.eip55 import eip55
 
-TOKENS: list[dict[str, str]] = json.loads(paths.default_whitelist().read_bytes())["tokens"]
-_SPELLINGS = whitelist.load(paths.default_whitelist()).spellings
+TOKENS: list[dict[str, str]] = json.loads(paths.DEFAULT_WHITELIST.read_bytes())["tokens"]
+_SPELLINGS = whitelist.load(paths.DEFAULT_WHITELIST).spellings
 ADDRESSES = sorted(set(_SPELLINGS.values()))
 PRESETS = ("hourly", "daily", "weekly", "monthly")
 CONFIGURATION: dict[str, Any] = {

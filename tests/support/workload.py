@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from stackmgr.operate import issued_keys
+from stackmgr.operate import keys
 from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
 from tests.support.examples import FIELDS, PRESETS, configuration, random_allocation
@@ -48,7 +48,7 @@ def new_managers(url: str, number: int = 3) -> list[Manager]:
     ids = [str(uuid4()) for _ in range(number)]
     with opened(url, role="stackmgr_owner", pool_size=1) as operator:
         session = operator.session()
-        return [Manager(external_id, issued_keys.create(session, external_id).key) for external_id in ids]
+        return [Manager(external_id, keys.create(session, external_id).key) for external_id in ids]
 
 
 @dataclass

@@ -152,7 +152,7 @@ def test_settings_and_the_example_name_each_other():
     assert set(VARIABLE.findall(text)) == OF_OPTIONS
     commented = dict(re.findall(r"^#([A-Z_]+)=(.*)$", text, re.MULTILINE))
     for option in OPTIONS.values():
-        if option.default not in ("", None, paths.default_whitelist()):
+        if option.default not in ("", None, paths.DEFAULT_WHITELIST):
             assert commented[option.variable] == option.default_text
     # An operator sources it for `stackmgr migrate`; every line is a comment or one plain assignment.
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]

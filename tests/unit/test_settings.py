@@ -36,7 +36,7 @@ def problems(**environ):
 def test_a_connection_string_is_enough():
     chosen = prepared()
     assert chosen.database_url == URL
-    assert chosen.tokens == paths.default_whitelist()
+    assert chosen.tokens == paths.DEFAULT_WHITELIST
     assert (chosen.verifier, chosen.concurrency, chosen.database_timeout) == ("database", 64, 5)
     assert (chosen.log_level, chosen.log_format) == ("info", "json")
     empty = dict.fromkeys(("STACKMGR_TOKENS", *NUMBERS, *CHOICES), "")
@@ -85,7 +85,7 @@ def test_an_admin_bind_is_an_address_and_a_port(text):
 
 def test_another_whitelist_is_read(tmp_path):
     path = tmp_path / "tokens.json"
-    document = json.loads(paths.default_whitelist().read_bytes())
+    document = json.loads(paths.DEFAULT_WHITELIST.read_bytes())
     document["tokens"][0]["address"] = "0x" + "ab" * 20
     path.write_text(json.dumps(document))
     chosen = startup.prepare({"STACKMGR_DATABASE_URL": URL, "STACKMGR_TOKENS": str(path)})

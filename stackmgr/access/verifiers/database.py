@@ -1,25 +1,71 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's database."""
 
+import logging
+import os
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar, Self
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Identity
-from stackmgr.access.verifiers.last_use import LastUse
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.errors import DatabaseError, RateLimited, ServiceError, ServiceUnavailable, Unauthorized
 from stackmgr.reasons import ReasonSlug
 from stackmgr.settings import Settings
+from stackmgr.threads import repeat
 
 _VERIFY = statements.load("api_key_verify")
 _CONSUME_QUOTA = statements.load("api_key_quota_consume")
 _PEEK_QUOTA = statements.load("api_key_quota_peek")
+_RECORD_USE = statements.load("api_key_use_record")
+
+_log = logging.getLogger("stackmgr")
 
 # By the state of a key that is known, but not valid.
 _REASONS = {"revoked": ReasonSlug.KEY_REVOKED, "expired": ReasonSlug.KEY_EXPIRED}
+
+
+class LastUse:
+    """The last use of each key, to the hour, recorded outside of requests.  Thread-safe.
+
+    If the current hour is not recorded yet, verification adds the key's digest to a set.  A thread
+    writes the set every 30 seconds and at the end: at most once per key and hour.  A killed process
+    loses up to 30 seconds of uses, until the keys are used again.
+    """
+
+    def __init__(self, database: Database, interval: float = 30.0) -> None:
+        self._database = database
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._noticed: set[bytes] = set()
+        self._pid = 0
+
+    def notice(self, key_digest: bytes) -> None:
+        if key_digest in self._noticed and self._pid:
+            return
+        with self._lock:
+            self._noticed.add(key_digest)
+            if self._pid != os.getpid():
+                with suppress(RuntimeError):  # no more threads: the next use tries again
+                    repeat(self.write, self._interval, "last-use")
+                    self._pid = os.getpid()
+
+    def write(self) -> None:
+        """Write the uses; those that cannot be written are kept for the next time."""
+        with self._lock:
+            noticed, self._noticed = self._noticed, set()
+        try:
+            for key_digest in tuple(noticed):
+                self._database.session().row(_RECORD_USE, {"key_digest": key_digest})
+                noticed.remove(key_digest)
+        except DatabaseError as ex:
+            _log.warning("The last use of %d keys could not be saved yet", len(noticed), exc_info=ex)
+            with self._lock:
+                self._noticed |= noticed
 
 
 class DatabaseVerifier:
@@ -37,14 +83,12 @@ class DatabaseVerifier:
 
     @classmethod
     def from_settings(cls, chosen: Settings, database: Database | None) -> Self:
-        """Return the verifier; without a *database* it records no use of a key or a quota."""
         return cls(consumes=False) if database is None else cls(LastUse(database))
 
     def check(self) -> None:
         """Return None: the check of the database shows whether keys can be verified."""
 
     def verify(self, key: str, session: Session, trace: Mapping[str, str] | None = None) -> Identity:
-        """Return the identity of *key*.  Raises Unauthorized, RateLimited or ServiceUnavailable."""
         if not api_keys.is_well_formed(key):
             raise Unauthorized(ReasonSlug.KEY_MALFORMED)
         key_digest, key_id = api_keys.digest(key), None

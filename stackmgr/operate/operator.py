@@ -6,7 +6,6 @@ Each failure is worded here, once, as a CommandError without a secret.
 import ctypes
 import os
 import re
-import select
 import signal
 import sys
 import time
@@ -29,6 +28,7 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import Session
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError
+from stackmgr.scheduler import READABLE, WRITABLE, wait_for
 
 _ASSUME = statements.load("role_assume")
 
@@ -134,17 +134,14 @@ def _sqlstate(conninfo: str, failed: pq.abc.PGconn) -> str:
     the SQLSTATE in their place; psycopg does not have this call.
     """
     place = {name: getattr(failed, name).decode() for name in ("host", "hostaddr", "port")}
-    seconds = float(conninfo_to_dict(conninfo).get("connect_timeout") or 0)
+    seconds = float(conninfo_to_dict(conninfo).get("connect_timeout") or LONGEST_CONNECT_SECONDS)
     pgconn: Any = PGconn.connect_start(make_conninfo(conninfo, **place).encode())
     with suppress(OSError):  # psycopg written in Python is no library
         libpq = ctypes.CDLL(str(sys.modules[PGconn.__module__].__file__))
         libpq.PQsetErrorVerbosity(ctypes.c_void_p(pgconn.pgconn_ptr), _ONLY_SQLSTATE)
-    ready: Any = True
-    while ready and (state := pgconn.connect_poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
-        event = select.POLLIN if state == PollingStatus.READING else select.POLLOUT
-        poll = select.poll()
-        poll.register(pgconn.socket, event)
-        ready = poll.poll(seconds * 1000 or None)
+    events = {PollingStatus.READING: READABLE, PollingStatus.WRITING: WRITABLE}
+    while (state := pgconn.connect_poll()) in events and wait_for(pgconn.socket, events[state], seconds):
+        pass
     found = re.search(r":  (\w{5})\s*$", pgconn.get_error_message())
     pgconn.finish()
     return found[1] if found else ""
@@ -192,7 +189,6 @@ class Operator:
             raise CommandError(f"committed, but the database warns: {self._warning}")
 
     def rows(self, statement: Statement, parameters: Parameters) -> list[Any]:
-        """Run *statement* and return its rows."""
         values = [parameters[name] for name in statement.parameters]
         with self.transaction():
             return self._connection.execute(statement.text, values, binary=True).fetchall()
