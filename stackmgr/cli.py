@@ -6,8 +6,8 @@ import sys
 from stackmgr import __version__
 from stackmgr.dev import server
 from stackmgr.errors import CommandError
-from stackmgr.operate import check, keys, managers, migrations, output, tokens, verify_key
-from stackmgr.operate.command import exit_statuses
+from stackmgr.operate import check, keys, managers, migrations, tokens, verify_key
+from stackmgr.operate.command import accept_any_text, discard, exit_statuses
 from stackmgr.settings import OPTIONS, SettingsError
 
 
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run the command; exit 1 with a line on stderr for each reason why it cannot run."""
-    output.accept_any_text()
+    accept_any_text()
     parser = make_parser()
     arguments, unexpected = parser.parse_known_args()
     if unexpected:
@@ -50,8 +50,8 @@ def main() -> None:
     except CommandError as ex:
         sys.exit(f"stackmgr: {ex}")
     except BrokenPipeError:
-        output.discard()
+        discard()
         sys.exit(1)  # the reader of a pipe, such as head, has enough
     except OSError as ex:
-        output.discard()
+        discard()
         sys.exit(f"stackmgr: {ex.filename or 'standard output'}: {ex.strerror}")

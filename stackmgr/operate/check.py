@@ -18,8 +18,7 @@ from stackmgr import __version__, startup
 from stackmgr.database.conninfo import completing_variables
 from stackmgr.monitoring import metrics
 from stackmgr.operate import preflight
-from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
-from stackmgr.operate.output import print_json, print_table
+from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, print_json, print_table
 from stackmgr.operate.preflight import Findings
 from stackmgr.settings import OPTIONS, Option, Secret, Settings, SettingsError
 from stackmgr.start_check import StartCheck

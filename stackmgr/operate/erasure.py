@@ -20,8 +20,8 @@ from typing import Any
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.limits import LONGEST_REQUEST_SECONDS
+from stackmgr.operate.command import moment, print_note, printable
 from stackmgr.operate.operator import Operator
-from stackmgr.operate.output import moment, print_note, printable
 
 _LOCK = statements.load("manager_lock")
 _HOLD_FIND = statements.load("manager_hold_find")

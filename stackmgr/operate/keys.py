@@ -13,8 +13,8 @@ from stackmgr.database import statements
 from stackmgr.database.session import Session
 from stackmgr.errors import CommandError
 from stackmgr.operate import command, managers
+from stackmgr.operate.command import discard, document, moment, print_documents, print_json, print_note
 from stackmgr.operate.operator import Operator, operating, reading
-from stackmgr.operate.output import discard, document, moment, print_documents, print_json, print_note
 
 _INSERT = statements.load("api_key_insert")
 _LIST = statements.load("api_key_list")

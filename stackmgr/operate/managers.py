@@ -12,8 +12,8 @@ from stackmgr.access.verifiers import is_identity_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import command, erasure
+from stackmgr.operate.command import document, print_documents, print_json
 from stackmgr.operate.operator import Operator, operating, reading
-from stackmgr.operate.output import document, print_documents, print_json
 
 _LIST = statements.load("manager_list")
 _LOCATE = statements.load("manager_locate")

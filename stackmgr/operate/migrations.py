@@ -28,9 +28,8 @@ from stackmgr import __version__, paths
 from stackmgr.database import statements
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.errors import CommandError
-from stackmgr.operate.command import Commands, add_command, database_url, whole_number
+from stackmgr.operate.command import Commands, add_command, database_url, print_note, whole_number
 from stackmgr.operate.operator import OWNER, Rejected, assume, connect
-from stackmgr.operate.output import print_note
 
 _BLOCKERS = statements.load("migration_blockers")
 _HISTORY_EXISTS = statements.load("migration_history_exists")

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from stackmgr.limits import CHAIN_ID, TOKEN_COUNT
-from stackmgr.operate.command import TOKENS, Commands, add_command, add_group
-from stackmgr.operate.output import print_documents, print_note, printable
+from stackmgr.operate import command
+from stackmgr.operate.command import printable
 from stackmgr.stacks import whitelist
 
 
@@ -16,18 +16,18 @@ def _list(arguments: argparse.Namespace) -> None:
         {"symbol": printable(each.symbol), "name": printable(each.name), "address": each.checksummed}
         for each in tokens
     )
-    print_documents(arguments, documents)
+    command.print_documents(arguments, documents)
     if not arguments.json:
-        print_note(
+        command.print_note(
             f"{len(tokens)} tokens of chain {CHAIN_ID} in {listed.path}. "
             f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
         )
 
 
-def add_to(commands: Commands) -> None:
-    group = add_group(commands, "tokens", "the token whitelist", TOKENS)
+def add_to(commands: command.Commands) -> None:
+    group = command.add_group(commands, "tokens", "the token whitelist", command.TOKENS)
     summary = "validate a whitelist and list its tokens"
     more = f"It has exactly {TOKEN_COUNT} tokens, EIP-55 checksums and no settlement asset."
-    lists = add_command(group, "list", summary, _list, reads=TOKENS, more=more)
+    lists = command.add_command(group, "list", summary, _list, reads=command.TOKENS, more=more)
     help_text = "a file, by default the one that STACKMGR_TOKENS names, or the shipped one"
     lists.add_argument("file", type=Path, nargs="?", metavar="FILE", help=help_text)

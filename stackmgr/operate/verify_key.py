@@ -18,9 +18,8 @@ from stackmgr.database.session import Session
 from stackmgr.errors import CommandError, DatabaseError, ServiceError, ServiceUnavailable
 from stackmgr.http import requests
 from stackmgr.operate import preflight
-from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command
+from stackmgr.operate.command import EVERYTHING, FOUND, Commands, add_command, print_json
 from stackmgr.operate.operator import request_session
-from stackmgr.operate.output import print_json
 
 _LONGEST_LINE = 65536
 # Without a word of what was given: it is a key, and this goes to terminals and logs.
