@@ -16,15 +16,8 @@ from psycopg.raw_cursor import RawCursor
 from psycopg.rows import namedtuple_row
 
 from stackmgr import paths
-from stackmgr.database import statements
+from stackmgr.database import conninfo, statements
 from stackmgr.database.connection import DatabaseConnection, execution
-from stackmgr.database.conninfo import (
-    SERVICE_ROLE,
-    SessionSettingsError,
-    completed_conninfo,
-    requested,
-    verify_settings,
-)
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.limits import LONGEST_KEY_BYTES
@@ -105,16 +98,16 @@ def examine(
     expected = migrations.available()
     try:
         with time_limit(LONGEST_CONNECT_SECONDS if thorough else 5.0):
-            conninfo = completed_conninfo(url, None, deadline)
-            with connect(conninfo, psycopg.Connection[Any], row_factory=namedtuple_row) as connection:
+            plain = conninfo.completed_conninfo(url, None, deadline)
+            with connect(plain, psycopg.Connection[Any], row_factory=namedtuple_row) as connection:
                 facts: Any = connection.execute(_FACTS.text).fetchone()
             _examine_server(facts, connections, findings)
             if (variant == "citus") != facts.is_distributed:
                 findings.problems.append(_DISTRIBUTION[facts.is_distributed])
             if facts.schema_exists and facts.role_allowed:
-                conninfo = completed_conninfo(url, SERVICE_ROLE, deadline)
-                with connect(conninfo, DatabaseConnection) as service:
-                    verify_settings(service)
+                own = conninfo.completed_conninfo(url, conninfo.SERVICE_ROLE, deadline)
+                with connect(own, DatabaseConnection) as service:
+                    conninfo.verify_settings(service)
                     is_newer = _examine_schema(service, expected, findings)
                     _examine_variant(service, variant, findings)
                     # Another release has other objects, and Citus distributes them.
@@ -123,7 +116,7 @@ def examine(
                         findings.problems += _probe(service, deadline) if facts.takes_writes else []
     except psycopg.errors.InsufficientPrivilege as ex:
         findings.problems.append(f"{ex.diag.message_primary}: run 'stackmgr migrate'")
-    except (Rejected, SessionSettingsError) as ex:
+    except (Rejected, conninfo.SessionSettingsError) as ex:
         findings.problems.append(str(ex))
     except CommandError as ex:
         findings.reachable = False
@@ -152,7 +145,7 @@ def _examine_server(facts: Any, connections: int, findings: Findings) -> None:
 
 
 def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
-    settings = requested(connection.pgconn.options.decode())
+    settings = conninfo.requested(connection.pgconn.options.decode())
     if statements.load_variant(variant) and settings["plan_cache_mode"] == "force_generic_plan":
         findings.problems.append(
             f"STACKMGR_SQL_VARIANT={variant} needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
