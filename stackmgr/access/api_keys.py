@@ -14,13 +14,11 @@ _FORM = re.compile(PATTERN)
 _PREFIX = "stackmgr_"
 _RANDOM_LENGTH = 32
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 def _checksum(random_part: str) -> str:
-    rest, last = divmod(zlib.crc32(random_part.encode("ascii")), 62**2)
-    first, middle = divmod(rest, 62**2)
-    return _PAIRS[first] + _PAIRS[middle] + _PAIRS[last]
+    number = zlib.crc32(random_part.encode("ascii"))
+    return "".join(_ALPHABET[number // 62**place % 62] for place in range(5, -1, -1))
 
 
 def generate() -> str:

@@ -191,10 +191,6 @@ def _unique_members(pairs: list[tuple[str, Any]]) -> Document:
     return document
 
 
-def _reject_constant(_: str) -> None:
-    raise ValueError("not a JSON number")
-
-
 def _parse_integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError("too many digits")
@@ -203,7 +199,7 @@ def _parse_integer(text: str) -> int:
 
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique_members,
-    parse_constant=_reject_constant,
+    parse_constant=int,  # raises ValueError for NaN and Infinity
     # The first 20 characters are enough for a weight, and more would take long to convert.
     parse_float=lambda text: float(text[:20].rstrip("eE+-")),
     parse_int=_parse_integer,

@@ -12,7 +12,6 @@ removes them before the first stack is deleted.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
@@ -135,8 +134,14 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
         is_vacuumed = step != max(_DELETE)
         while batch := list(islice(found, _BATCH)):
             total = batch[0].total
-            if not is_vacuumed and total - done >= _MANY:
-                _vacuum(operator, partial(progress, done, total))
+            while not is_vacuumed and total - done >= _MANY:
+                operator.vacuum_receipts()
+                [(dead,)] = operator.rows(_DEAD_RECEIPTS, {})
+                is_vacuumed = dead < _MANY
+                if not is_vacuumed:
+                    wait = f"waiting for an older transaction, which may still read {dead:,} deleted receipts"
+                    progress(done, total, wait)
+                    operator.pause(_VACUUM_AGAIN_SECONDS)
             is_vacuumed = True
             began = time.monotonic()
             with not_held(operator, manager_id):
@@ -146,14 +151,3 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
             done += len(batch)
             progress(done, total, "")
             operator.pause(_PAUSE * (time.monotonic() - began))
-
-
-def _vacuum(operator: Operator, report: Callable[[str], None]) -> None:
-    """Remove deleted receipts from the index, once no transaction may read them."""
-    while True:
-        operator.vacuum_receipts()
-        [(dead,)] = operator.rows(_DEAD_RECEIPTS, {})
-        if dead < _MANY:
-            return
-        report(f"waiting for an older transaction, which may still read {dead:,} deleted receipts")
-        operator.pause(_VACUUM_AGAIN_SECONDS)
