@@ -144,10 +144,13 @@ def _delete_rows(operator: Operator, manager_id: str, progress: Report) -> None:
                     operator.pause(_VACUUM_AGAIN_SECONDS)
             is_vacuumed = True
             began = time.monotonic()
-            with not_held(operator, manager_id):
-                operator.check_keys_by_index()
-                positions = [row.position for row in batch]
-                operator.rows(_DELETE[step], {"manager_id": manager_id, "positions": positions})
+            _delete_batch(operator, manager_id, step, [row.position for row in batch])
             done += len(batch)
             progress(done, total, "")
             operator.pause(_PAUSE * (time.monotonic() - began))
+
+
+def _delete_batch(operator: Operator, manager_id: str, step: int, positions: list[str]) -> None:
+    with not_held(operator, manager_id):
+        operator.check_keys_by_index()
+        operator.rows(_DELETE[step], {"manager_id": manager_id, "positions": positions})
