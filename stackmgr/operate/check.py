@@ -26,13 +26,16 @@ from stackmgr.start_check import StartCheck
 _REDACTED = "[redacted]"
 
 
+def _build(prepared: startup.Prepared) -> None:
+    """Import and build all that a worker does.  What cannot be built is a traceback."""
+    # Not needed under another WSGI server, and gunicorn cannot be imported with a wrong WEB_CONCURRENCY.
+    import stackmgr.server.worker  # noqa: F401, PLC0415
+
+    startup.assemble(prepared, os.environ, serves=False)
+
+
 def _findings(chosen: Settings, workers: int = 0) -> Findings:
-    """Return problems of the database, at a start without *workers*, and of the metrics folder.
-
-    Imports all that a worker does.
-    """
-    import stackmgr.server.worker  # noqa: F401, PLC0415 - not needed under another WSGI server
-
+    """Return problems of the database, at a start without *workers*, and of the metrics folder."""
     findings = preflight.examine(
         chosen.database_url,
         chosen.database_timeout,
@@ -91,8 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
         findings = _findings(chosen) if chosen.database_url else Findings()
         findings.problems = ex.problems + findings.problems
     else:
-        # An application that cannot be built is a traceback.
-        startup.assemble(prepared, os.environ, serves=False)
+        _build(prepared)
         shown, findings = _settings(chosen), _findings(chosen, int(os.environ.get("WEB_CONCURRENCY", "1")))
         findings.warnings += [
             f"{name} completes STACKMGR_DATABASE_URL"
@@ -134,7 +136,7 @@ def check_start() -> None:
     known = StartCheck(version=__version__, log_format=log_format, warnings=[], problems=[])
     try:
         prepared = startup.prepare(os.environ)
-        startup.assemble(prepared, os.environ, serves=False)
+        _build(prepared)
         chosen = prepared.settings
         findings = _findings(chosen)
         known |= {
