@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -81,9 +81,9 @@ class Migration:
         return hashlib.sha256(self.text).digest()
 
     @property
-    def statements(self) -> list[bytes]:
+    def parts(self) -> list["Migration"]:
         texts = (match[0].strip() for match in _STATEMENT.finditer(self.text))
-        return [text for text in texts if _COMMENT.sub(b"", text).strip()]
+        return [replace(self, text=text) for text in texts if _COMMENT.sub(b"", text).strip()]
 
     def __str__(self) -> str:
         return f"{self.version:04d}_{self.slug}"
@@ -228,11 +228,11 @@ def _restore_privileges(connection: Connection, report: Report) -> None:
         return
     with connection.transaction():
         assume(connection, OWNER, local=True)
-        for text in itertools.chain.from_iterable(migration.statements for migration in available()):
-            if _COMMENT.sub(b"", text).strip().startswith((b"GRANT ", b"REVOKE ")):
+        for part in itertools.chain.from_iterable(migration.parts for migration in available()):
+            if _COMMENT.sub(b"", part.text).strip().startswith((b"GRANT ", b"REVOKE ")):
                 # A later file may have dropped the object.
                 with suppress(*_UNDEFINED), connection.transaction():
-                    connection.execute(text)
+                    connection.execute(part.text)
     if missing := _missing_privileges(connection):
         raise CommandError(f"stackmgr_app still lacks {missing}: let stackmgr_owner own it")
     report(f"stackmgr_app lacked {lacked}: it is granted again")
@@ -246,8 +246,8 @@ def _missing_privileges(connection: Connection) -> str | None:
 
 
 def _run(connection: Connection, migration: Migration) -> None:
-    for text in migration.statements:
-        connection.execute(text)
+    for part in migration.parts:
+        connection.execute(part.text)
     assume(connection, OWNER, local=True)
     connection.execute(_RECORD.text, [migration.version, migration.slug, migration.checksum])
 

@@ -1,7 +1,6 @@
 """The scenario of the database: the scheduler, the pool, the line, sessions and libpq, without HTTP."""
 
 import gc
-import select
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,13 +24,13 @@ from tests.simulation.database_invariants import (
     WatchedPool,
     WatchedWaiter,
 )
-from tests.simulation.kernel import Kernel, Poll, module
+from tests.simulation.kernel import Kernel
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key
 from tests.simulation.round_trip_invariants import Schedule, WatchedTrips
-from tests.simulation.world import Plan, Violation, World, asker, chosen_faults
+from tests.simulation.world import Plan, Violation, World, chosen_faults
 
 _URL = "host=/simulated dbname=stackmgr"
 # The highest probability of each, at each opportunity.
@@ -50,15 +49,6 @@ _BATCH_BYTES = 4096  # more than most batches have, less than some
 _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang for two
 
 
-class FailingPoll(Poll):
-    """The `select.poll` object of a connection; a check of it may fail in an unforeseen way."""
-
-    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-        if self.kernel.world.chance_of_raising("check fails", asker()):
-            raise MemoryError
-        return super().poll(milliseconds)
-
-
 class DatabaseParts:
     def __init__(self, world: World, cleanup: ExitStack) -> None:
         plan = world.plan
@@ -69,7 +59,6 @@ class DatabaseParts:
             (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
             (connection, "Transformer"): SimulatedTransformer,
             (repository, "uuid4"): lambda: UUID(int=world.random.getrandbits(128)),
-            (connection, "select"): module(select, poll=lambda: FailingPoll(self.kernel)),
             (round_trips, "_MAX_PARAMETER_BYTES"): _BATCH_BYTES,
             (pool, "DatabaseConnection"): WatchedConnection,
             (pool, "Pool"): WatchedPool,

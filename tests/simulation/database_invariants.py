@@ -203,6 +203,11 @@ class WatchedConnection(DatabaseConnection):
 
     pgconn: Any
 
+    def is_stale(self) -> bool:
+        if self.pgconn.world.chance_of_raising("check fails", asker()):
+            raise MemoryError
+        return super().is_stale()
+
     def run(self, execution: Execution, deadline: float) -> list[Row]:
         self._begin(execution.statement)
         with self._exchange(f"{execution.statement.name} alone", deadline):
