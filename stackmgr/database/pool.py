@@ -8,9 +8,8 @@ from collections.abc import Callable
 from psycopg_pool import ConnectionPool
 from psycopg_pool.pool import WaitingClient
 
-from stackmgr.database import statements
+from stackmgr.database import conninfo, statements
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.conninfo import completed_conninfo, verify_settings
 from stackmgr.database.round_trips import RoundTrips
 from stackmgr.database.session import SESSION_SECONDS, Session
 from stackmgr.errors import DatabaseError
@@ -159,9 +158,9 @@ class Database:
         self._pid = 0
         self._drained_at = 0.0
         self._pool = Pool(
-            completed_conninfo(url, role, deadline),
+            conninfo.completed_conninfo(url, role, deadline),
             connection_class=DatabaseConnection,
-            configure=verify_settings,
+            configure=conninfo.verify_settings,
             kwargs={"autocommit": True},
             min_size=1,
             max_size=pool_size,
