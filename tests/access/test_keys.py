@@ -14,9 +14,9 @@ from stackmgr.access import api_keys
 from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.admission import Admission
-from stackmgr.operate import issued_keys
-from stackmgr.operate.connection import operating
-from stackmgr.operate.issued_keys import Quota
+from stackmgr.operate import keys
+from stackmgr.operate.keys import Quota
+from stackmgr.operate.operator import operating
 from tests.support.server import running_service, send_request
 
 
@@ -33,10 +33,10 @@ def test_successor_inherits_all_but_the_secret(issue, holder, operator, database
     expires_at = datetime.now(UTC) + timedelta(days=1)
     old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
     session = operator.session()
-    new = issued_keys.rotate(session, old.key_id)
+    new = keys.rotate(session, old.key_id)
     with operating(database_url) as reader:
-        record = issued_keys.find(reader, new.key_id)
-        predecessor = issued_keys.find(reader, old.key_id)
+        record = keys.find(reader, new.key_id)
+        predecessor = keys.find(reader, old.key_id)
     assert holder(old.key).page().status_int == 401
     assert holder(new.key).page().status_int == 200
     assert (record.label, record.expires_at, record.quota) == ("robot", expires_at, "5/60")
@@ -47,7 +47,7 @@ def test_successor_inherits_all_but_the_secret(issue, holder, operator, database
 def test_both_keys_of_an_overlap_share_a_quota(issue, holder, operator):
     old = issue(quota=Quota(3, 60))
     session = operator.session()
-    new = issued_keys.rotate(session, old.key_id, overlap_seconds=60)
+    new = keys.rotate(session, old.key_id, overlap_seconds=60)
     statuses = [holder(key).page().status_int for key in (old.key, new.key, old.key, new.key)]
     assert statuses == [200, 200, 200, 429]
 
@@ -56,8 +56,8 @@ def test_overlap_never_extends_a_key(issue, holder, operator, admin):
     expires_at = datetime.now(UTC) + timedelta(seconds=30)
     short, long = issue(), issue(expires_at=expires_at)
     session = operator.session()
-    rotated = issued_keys.rotate(session, short.key_id, overlap_seconds=60)
-    kept = issued_keys.rotate(session, long.key_id, overlap_seconds=90)
+    rotated = keys.rotate(session, short.key_id, overlap_seconds=60)
+    kept = keys.rotate(session, long.key_id, overlap_seconds=90)
     assert kept.predecessor_expires_at == expires_at
     assert holder(short.key).page().status_int == 200
     end = b"UPDATE stackmgr.api_keys SET expires_at = expires_at - interval '60 s' WHERE key_id = %s"
@@ -69,10 +69,10 @@ def test_overlap_never_extends_a_key(issue, holder, operator, admin):
 def test_ended_key_cannot_be_rotated(issue, operator):
     revoked, expired, rotated = issue(), issue(expires_at=datetime.now(UTC)), issue()
     session = operator.session()
-    assert issued_keys.revoke(session, revoked.key_id) == issued_keys.revoke(session, revoked.key_id)
-    assert issued_keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
+    assert keys.revoke(session, revoked.key_id) == keys.revoke(session, revoked.key_id)
+    assert keys.rotate(session, rotated.key_id, overlap_seconds=60) is not None
     for key_id in (revoked.key_id, expired.key_id, rotated.key_id, str(uuid4())):
-        assert issued_keys.rotate(session, key_id) is None
+        assert keys.rotate(session, key_id) is None
 
 
 def test_of_two_rotations_at_once_one_succeeds(issue, operator):
@@ -80,7 +80,7 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
 
     def rotate(_):
         session = operator.session()
-        return issued_keys.rotate(session, issued_json.key_id, overlap_seconds=60)
+        return keys.rotate(session, issued_json.key_id, overlap_seconds=60)
 
     for _ in range(10):
         with ThreadPoolExecutor(2) as threads:
@@ -111,10 +111,10 @@ def with_checksum(random_part):
 
 
 def test_new_keys_have_the_published_form():
-    keys = {api_keys.generate() for _ in range(500)}
-    assert len({key[9:41] for key in keys}) == 500
-    assert {character for key in keys for character in key[9:41]} == set(BASE62)
-    for key in keys:
+    made = {api_keys.generate() for _ in range(500)}
+    assert len({key[9:41] for key in made}) == 500
+    assert {character for key in made for character in key[9:41]} == set(BASE62)
+    for key in made:
         assert re.fullmatch(r"stackmgr_[0-9A-Za-z]{38}", key)
         assert re.fullmatch(api_keys.PATTERN, key)
         assert key == with_checksum(key[9:41])
@@ -232,5 +232,5 @@ def test_stop_writes_uses_and_closes_sessions(database_url, issue, admin):
         assert {*listed} == {200}
         assert service.stop() == 0
     with operating(database_url) as reader:
-        assert issued_keys.find(reader, issued.key_id).last_used_hour is not None
+        assert keys.find(reader, issued.key_id).last_used_hour is not None
     assert admin.execute(ABANDONED).fetchone() == before

@@ -3,8 +3,7 @@
 import threading
 
 from stackmgr.access import api_keys
-from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.access.verifiers.last_use import LastUse
+from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
 from tests.support.waiting import eventually
 
 IS_RECORDED = b"SELECT last_used_at IS NOT NULL FROM stackmgr.api_keys WHERE key_id = %s"

@@ -17,8 +17,8 @@ from stackmgr.database.pool import Database
 from stackmgr.database.session import SESSION_SECONDS
 from stackmgr.database.statements import Statement
 from stackmgr.errors import CommandError, DatabaseError
-from stackmgr.operate import issued_keys, migrations, preflight
-from stackmgr.operate.connection import operating
+from stackmgr.operate import keys, migrations, preflight
+from stackmgr.operate.operator import operating
 from stackmgr.settings import Settings
 from tests.support.nginx import require
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
@@ -112,7 +112,7 @@ def test_operators_command_rejects_a_pooler(pooled):
         pytest.raises(CommandError, match="this login may not assume stackmgr_owner"),
         operating(pooled()) as it,
     ):
-        issued_keys.revoke(it, str(uuid4()))
+        keys.revoke(it, str(uuid4()))
 
 
 def test_migrate_rejects_a_pooler(pooled):

@@ -18,8 +18,8 @@ from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
-from stackmgr.operate import erasure, issued_keys, migrations, preflight
-from stackmgr.operate.connection import operating
+from stackmgr.operate import erasure, keys, migrations, preflight
+from stackmgr.operate.operator import operating
 from tests.deploy.dba import HERE, Shell, sql
 from tests.deploy.runbook import block, lines
 from tests.support.client import Client
@@ -188,16 +188,16 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
     old, service = dba.login("stackmgr_operator"), dba.login("stackmgr_service")
     accounts = [str(uuid4()) for _ in range(3)]
     with operating(old) as operator:
-        key, *others = (issued_keys.create(operator, account) for account in accounts)
-        leaked, rotated, expired = (issued_keys.create(operator, accounts[0]) for _ in range(3))
+        key, *others = (keys.create(operator, account) for account in accounts)
+        leaked, rotated, expired = (keys.create(operator, accounts[0]) for _ in range(3))
         for each in (key, *others):
             create(service, each.key, spellings)
         saved = "SELECT external_id::text, manager_id::text FROM stackmgr.managers"
         managers = dict(sql(dba.login("postgres"), saved))
         dba.run_printed(lines("Backup and restore")[0])
-        issued_keys.revoke(operator, leaked.key_id)
-        issued_keys.rotate(operator, rotated.key_id, overlap_seconds=3600, expires_at=None)
-        issued_keys.rotate(operator, expired.key_id, overlap_seconds=0, expires_at=None)
+        keys.revoke(operator, leaked.key_id)
+        keys.rotate(operator, rotated.key_id, overlap_seconds=3600, expires_at=None)
+        keys.rotate(operator, expired.key_id, overlap_seconds=0, expires_at=None)
         erasure.erase(operator, managers[accounts[1]], accounts[1], lambda *_: None)
         erasure.hold(operator, managers[accounts[2]], "it's case 17")
     restore(dba, "stackmgr_second")

@@ -13,7 +13,7 @@ from stackmgr.stacks.configuration import Configuration
 from tests.support.examples import COLUMNS, STORED, TOKENS, allocation_text
 
 ADDRESS = {token["symbol"]: token["address"].lower() for token in TOKENS}
-TOKENS_FILE = paths.default_whitelist()
+TOKENS_FILE = paths.DEFAULT_WHITELIST
 MANAGER = "3b241101-e2bb-4255-8caf-4136c566a962"
 OTHER_MANAGER = "5f0c8d0e-3c3c-4c59-9a55-0d6a8b1f2e77"
 # The manager id of each external id.

@@ -10,8 +10,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr.errors import CommandError
-from stackmgr.operate import connection, issued_keys, output
-from stackmgr.operate.connection import operating, reading, time_limit
+from stackmgr.operate import keys
+from stackmgr.operate.command import print_table
+from stackmgr.operate.operator import operating, reading, time_limit
 from tests.operate import saved
 from tests.operate.saved import MANAGER, MANAGER_ID, OTHER_MANAGER, OTHER_MANAGER_ID, PRODUCTION, SUPPORT
 from tests.support.examples import TOKENS
@@ -26,7 +27,7 @@ def ids_of(outcome) -> list[str]:
 
 @each_list
 def test_a_list_is_complete(on_saved, group, ids, monkeypatch):
-    monkeypatch.setattr(connection, "_FETCHED_ROWS", 1)
+    monkeypatch.setattr("stackmgr.operate.operator._FETCHED_ROWS", 1)
     ran = on_saved(group, "list")
     assert (ran.status, ids_of(ran), ran.err) == (0, [*ids], "")
     as_json = on_saved(group, "list", "--json")
@@ -66,7 +67,7 @@ def test_long_table_is_printed_in_blocks(is_terminal, capsys, monkeypatch):
             printed.append(capsys.readouterr().out)
             yield str(number), "x" * (number % 100)
 
-    output.print_table(rows())
+    print_table(rows())
     text = "".join(printed)
     assert text.startswith("0")
     assert len(text.splitlines()) == 3000
@@ -102,9 +103,9 @@ def test_nothing_of_an_operator_is_left_in_the_session(database_url):
     with operating(database_url) as operator:
         connection = operator._connection
         before = connection.execute(STATE).fetchone()
-        issued = issued_keys.create(operator, str(uuid4()))
-        assert issued_keys.find(operator, issued.key_id) is not None
-        assert next(issued_keys.list_all(operator)) is not None
+        issued = keys.create(operator, str(uuid4()))
+        assert keys.find(operator, issued.key_id) is not None
+        assert next(operator.iterate(keys._LIST, {"external_id": None, "key_id": None})) is not None
         operator.vacuum_receipts()
         assert connection.execute(STATE).fetchone() == before
 
