@@ -32,8 +32,7 @@ _MAX_EVENTS = 64  # handled between two looks at the deadlines
 # In a turn, for each kind of wait that has ended; the rest continues in the next turn.
 _RESUME_SECONDS = 0.002
 _BUSY_SECONDS = 0.005  # after which the thread resumes who waits until it is idle
-_EXACT_SECONDS = 8.0  # those of clients are longer: they end at the next of _TICKS in a second
-_TICKS = 64  # so that most share a time
+_TICKS = 64  # in a second: each wait in a lane ends at one, so that most share a time
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
 # A waiting greenlet, or a call that starts one.  Both get whether the event has occurred.
@@ -179,10 +178,7 @@ class Scheduler:
             heappop(self._times)
         return self._times[0] if self._times else inf
 
-    def _set_deadline(self, waiter: Waiter, seconds: float, descriptor: int = -1) -> None:
-        deadline = monotonic() + seconds
-        if _EXACT_SECONDS < seconds < inf:
-            deadline = ceil(deadline * _TICKS) / _TICKS
+    def _set_deadline(self, waiter: Waiter, deadline: float, descriptor: int = -1) -> None:
         if deadline not in self._due:
             self._due[deadline] = {}
             heappush(self._times, deadline)
@@ -198,7 +194,7 @@ class Scheduler:
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""
-        self._set_deadline(getcurrent(), seconds)
+        self._set_deadline(getcurrent(), monotonic() + seconds)
         return bool(self._main.switch())
 
     def wait_for(self, descriptor: int, events: int, seconds: float, lane: Lane | None = None) -> bool:
@@ -209,6 +205,7 @@ class Scheduler:
     def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
         """Let *waiter* wait as in `wait_for`."""
         events |= select.EPOLLONESHOT if lane is None else 0
+        deadline = monotonic() + seconds
         if self.watched.get(descriptor) != events:
             try:
                 self._epoll.modify(descriptor, events)
@@ -217,7 +214,7 @@ class Scheduler:
             if lane is not None:
                 self.watched[descriptor] = events
         self._waiters[descriptor] = waiter, lane
-        self._set_deadline(waiter, seconds, descriptor)
+        self._set_deadline(waiter, deadline if lane is None else ceil(deadline * _TICKS) / _TICKS, descriptor)
 
     def pause(self, lane: Lane | None = None) -> None:
         """Let others run until `resume` is called for this greenlet, as for those in *lane*."""

@@ -1,6 +1,5 @@
 """Hostile clients of a real gunicorn; `test_clients.py` has what needs no process."""
 
-import socket
 from contextlib import suppress
 
 import psutil
@@ -8,21 +7,6 @@ import psutil
 from tests.server.app import RAISED
 from tests.server.gunicorn_process import assert_error_object, chunked, get, post
 from tests.support import http_wire
-
-
-def test_silent_connections_cost_no_greenlet(start):
-    server = start("keepalive = 60")
-    half_body = post("/echo", b"x" * 200_000)[:100_000]
-    kinds = [(b"", 300), (b"G", 60), (half_body, 60), (chunked("/echo", b"x", end=b"5\r\nab"), 60),
-             (get("/", "Connection: close"), 60)]  # fmt: skip
-    socks = [server.connect(data) for data, count in kinds for _ in range(count)]
-    unread = [server.connect_without_reading(get("/big?5000000")) for _ in range(6)]
-    for sock in unread:
-        assert sock.socket.recv(1, socket.MSG_PEEK)
-    socks += unread
-    server.probe(20)
-    for sock in socks:
-        sock.close()
 
 
 def test_head_and_body_leave_in_one_packet(start):

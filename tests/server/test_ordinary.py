@@ -3,7 +3,6 @@
 import hashlib
 import io
 import random
-import re
 import time
 from contextlib import ExitStack
 from email.utils import parsedate_to_datetime
@@ -19,16 +18,6 @@ from tests.server.memory_server import MemoryServer, cuts, head_of
 
 def pieces_of(data, size):
     return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def test_a_kept_connection_serves_requests(memory):
-    client = memory.connect()
-    for number in range(50):
-        client.send(get(f"/{number}"))
-        response = client.response()
-        assert (response.status, response.json["path"]) == (200, f"/{number}")
-        assert response.headers["connection"] == "keep-alive"
-        assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", response.headers["date"])
 
 
 @pytest.mark.parametrize(("request_", "version", "connection"), [

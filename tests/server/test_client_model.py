@@ -1,0 +1,270 @@
+"""Clients against a model, which knows what each has sent, and computes the rest.
+
+What a client is sent, when its connection ends, what it holds, and who is closed for others.
+"""
+
+import json
+import socket
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_model
+
+from stackmgr.admission import ADMISSION
+from stackmgr.server import clients
+from stackmgr.server.client import DRAIN_SECONDS, RECEIVE_SECONDS, Client
+from tests.server.gunicorn_process import head
+from tests.server.memory_server import MemoryServer
+
+LIMIT, BUDGET, KEEPALIVE = 4, 500, 3
+TICK = 1 / 64  # of the scheduler's clock for clients
+
+
+def app(environ, start):
+    """Return what the request is and what is remembered of its key, which is accepted or rejected."""
+    place, key = environ[ADMISSION], environ.get("HTTP_AUTHORIZATION", "")
+    found = {name: value for name, value in environ.items() if name.startswith("HTTP_")}
+    found |= {"path": environ["PATH_INFO"], "size": len(environ["wsgi.input"].read())}
+    found |= {"remembered": place.remembered, "queued": place.queued_seconds}
+    if key.startswith("known"):
+        place.accept(key, found["path"])
+    start("401 Unauthorized" if key == "wrong" else "200 OK", [])
+    return [json.dumps(found).encode()]
+
+
+class Request:
+    """A request as bytes, and what the application finds in it."""
+
+    def __init__(self, number, key, size, kind):
+        self.id, self.key, self.kind, self.path = f"id {number}" * (number % 2), key, kind, f"/{number}"
+        own = {
+            "X-Request-Id": self.id,
+            "Authorization": key,
+            f"X-{number}": "own",
+            "Connection": (kind == "close") * kind,
+        }
+        own = {name: value for name, value in own.items() if value}
+        line = "BAD" if kind == "bad" else f"POST {self.path} HTTP/1.1"
+        self.head = head(
+            line, *(f"{name}: {value}" for name, value in own.items()), f"Content-Length: {size}"
+        )
+        self.head = b"\r\n" * (kind == "empty line") + self.head
+        self.wire = self.head + b"x" * size * (kind != "bad")
+        self.found = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in own.items()}
+        self.found |= {"HTTP_HOST": "x", "path": self.path, "size": size}
+
+
+class One:
+    """A client as the model has it."""
+
+    def __init__(self, wire, deadline):
+        self.wire, self.deadline, self.state = (
+            wire,
+            deadline,
+            "silent",
+        )  # or receiving, queued, draining, closed
+        self.requests = []  # that it sends; the first is received
+        self.unsent = self.inbox = b""
+        self.expected = []
+        self.has_finished = self.is_gone = False
+
+    @property
+    def held(self):
+        """What is counted of it: nothing but of a request that is received, and of that not a complete head."""
+        if self.state != "receiving":
+            return 0
+        start = len(self.requests[0].head)
+        return len(self.inbox) - start * (len(self.inbox) >= start)
+
+
+class Clients(RuleBasedStateMachine):
+    """Clients of one worker."""
+
+    def __init__(self):
+        super().__init__()
+        self.worker = MemoryServer(app, with_listeners=True, worker_connections=LIMIT, keepalive=KEEPALIVE)
+        self.all, self.closable, self.queued, self.known = [], [], [], {}
+        self.numbers, self.served, self.is_busy = count(1), 0, False
+
+    def teardown(self):
+        self.worker.__exit__()
+
+    def tick(self):
+        """Let some time pass, until what begins now has deadlines of its own."""
+        taken = {one.deadline for one in self.all}
+        self.worker.now += TICK
+        while not taken.isdisjoint(
+            self.worker.now + each for each in (0, KEEPALIVE, DRAIN_SECONDS, RECEIVE_SECONDS)
+        ):
+            self.worker.now += TICK
+        self.expire()
+
+    def of(self, *states):
+        return [one for one in self.all if one.state in states]
+
+    def enter(self, one, state, seconds=None):
+        """Let a client be in *state*; with *seconds* until its deadline, as the last that is closable."""
+        self.closable = [each for each in self.closable if each is not one]
+        one.state = state
+        if seconds is not None:
+            self.closable.append(one)
+            one.deadline = self.worker.now + seconds
+
+    def count(self):
+        """Close those that have been receiving for longest while all together hold too much."""
+        while sum(one.held for one in self.all) > BUDGET:
+            self.enter(next(one for one in self.closable if one.state != "silent"), "closed")
+
+    def drain(self, one):
+        one.inbox = b""
+        self.enter(one, "draining", DRAIN_SECONDS)
+        if one.has_finished:
+            self.enter(one, "closed")
+
+    def fail(self, one, status):
+        """Expect an error, with the id of the request if the line has arrived."""
+        request = one.requests[0]
+        has_id = f"X-Request-Id: {request.id}\r\n".encode() in one.inbox and request.kind != "empty line"
+        one.expected.append((status, request.id if has_id or len(one.inbox) >= len(request.wire) else ""))
+        self.drain(one)
+
+    def receive(self, one):
+        """Serve what has arrived.  The deadline of a request begins with its first byte."""
+        while one.state in ("silent", "receiving") and one.inbox not in (b"", b"\r", b"\r\n"):
+            request = one.requests[0]
+            if len(one.inbox) < len(request.wire):
+                if one.state == "silent":
+                    self.enter(one, "receiving", RECEIVE_SECONDS)
+                self.count()
+                break
+            if request.kind == "bad":
+                self.fail(one, 400)
+                break
+            one.inbox, one.now = one.inbox[len(request.wire) :], self.worker.now
+            one.response = request.found | {"remembered": self.known.get(request.key)}
+            self.enter(one, "queued")
+            if self.is_busy:
+                self.queued.append(one)
+                return
+            self.serve(one)
+        if one.has_finished and one.state == "receiving":
+            self.fail(one, 400)
+        elif one.has_finished and one.state == "silent":
+            self.enter(one, "closed")
+
+    def serve(self, one):
+        """Run the request that is complete."""
+        request = one.requests.pop(0)
+        self.served += 1
+        found = one.response | {"queued": self.worker.now - one.now}
+        one.expected.append((401 if request.key == "wrong" else 200, found))
+        if request.key.startswith("known"):
+            self.known[request.key] = request.path
+        self.enter(one, "silent", KEEPALIVE)
+        if request.kind == "close":
+            self.drain(one)
+
+    def expire(self):
+        for one in self.of("silent", "receiving", "draining"):
+            if one.deadline <= self.worker.now:
+                self.fail(one, 503) if one.state == "receiving" else self.enter(one, "closed")
+
+    @rule()
+    def connect(self):
+        self.tick()
+        if len(self.all) - len(self.of("closed")) >= LIMIT and self.closable:
+            self.enter(self.closable[0], "closed")
+        known = set(self.worker.managers.open)
+        one = One(self.worker.connected(), 0)
+        one.wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        [one.wire.served] = self.worker.managers.open - known
+        self.all.append(one)
+        self.enter(one, "silent", RECEIVE_SECONDS)
+
+    @precondition(lambda self: self.of("silent", "receiving"))
+    @rule(data=st.data(), key=st.sampled_from(["", "known", "known too", "wrong"]), size=st.sampled_from([0, 0, 90, 300]),
+          kind=st.sampled_from(["", "", "close", "bad", "empty line"]), part=st.sampled_from([1, 1, 0.01, 0.5, 0.9]))  # fmt: skip
+    def send(self, data, key, size, kind, part):
+        """Send a part of what is begun, or else of another request, or of two."""
+        one = data.draw(st.sampled_from(self.of("silent", "receiving")))
+        while not one.unsent or (part == 0.9 and len(one.requests) < 2):
+            one.requests.append(Request(next(self.numbers), key, size, kind))
+            one.unsent += one.requests[-1].wire
+        self.tick()
+        if one.state in ("silent", "receiving"):
+            end = max(1, int(len(one.unsent) * part))
+            one.wire.socket.send(one.unsent[:end])
+            one.inbox, one.unsent = one.inbox + one.unsent[:end], one.unsent[end:]
+            if one.inbox in (b"\r", b"\r\n"):  # which begin nothing
+                self.enter(one, "silent", one.deadline - self.worker.now)
+            self.receive(one)
+            self.worker.settle()
+
+    @precondition(lambda self: self.of("silent", "receiving", "queued", "draining"))
+    @rule(data=st.data(), how=st.sampled_from(["reset", "finish", "finish"]))
+    def end(self, data, how):
+        one = data.draw(st.sampled_from(self.of("silent", "receiving", "queued", "draining")))
+        if not one.has_finished:
+            self.tick()
+            one.has_finished, one.is_gone = True, how == "reset"
+            getattr(one.wire, how)()
+            self.worker.settle()
+            if how == "reset" and one.state != "queued":
+                self.enter(one, "closed")
+            self.receive(one)
+            if one.state == "draining":
+                self.enter(one, "closed")
+
+    @rule(ticks=st.sampled_from([1, 63, 130, 200, 500, 700]))
+    def pass_time(self, ticks):
+        """Let time pass from one deadline to the next: an error is sent when its own has passed."""
+        end = self.worker.now + ticks * TICK
+        while times := [one.deadline for one in self.all if self.worker.now < one.deadline <= end]:
+            self.worker.pass_time(min(times) - self.worker.now)
+            self.expire()
+        self.worker.pass_time(end - self.worker.now)
+
+    @rule()
+    def occupy(self):
+        self.worker.queue._free, self.is_busy = 0, True
+
+    @rule()
+    def release(self):
+        self.tick()
+        self.worker.queue._free, self.is_busy = 1, False
+        self.worker.settle()
+        queued, self.queued = self.queued, []
+        for one in queued:
+            self.enter(one, "closed") if one.is_gone else self.serve(one)
+            self.receive(one)
+        order = list(self.worker.managers.closable)  # of several that are served at once
+        self.closable.sort(key=lambda one: order.index(one.wire.served))
+
+    @invariant()
+    def check(self):
+        managers = self.worker.managers
+        assert self.worker.scheduler._epoll.poll(0) == []
+        assert [one.wire.served for one in self.closable] == list(managers.closable)
+        assert {one.wire.served for one in self.all if one.state != "closed"} == managers.open
+        held = managers._held - sum(one.wire.served.held for one in self.queued)
+        assert held == sum(one.held for one in self.all)
+        assert self.worker.nr == self.served
+        for one in self.all:
+            for status, found in one.expected if not one.is_gone else ():
+                response = one.wire.response()
+                assert response.status == status
+                if isinstance(found, dict):
+                    assert response.json == found
+                else:
+                    assert response.json["request_id"] == (found or response.headers["x-request-id"])
+            one.expected.clear()
+            assert one.is_gone or one.wire.read_all() == b""
+
+
+def test_clients_behave_as_their_model(monkeypatch):
+    received = property(lambda self: len(self._inbox) + (len(self._request.body) if self._request else 0))
+    monkeypatch.setattr(Client, "size", received)
+    monkeypatch.setattr(clients, "BUFFER_BUDGET", BUDGET)
+    run_model(Clients, settings=settings(max_examples=100, stateful_step_count=40))
