@@ -282,5 +282,4 @@ def wait_for(descriptor: int, events: int, seconds: float) -> bool:
 
 
 def has_scheduler() -> bool:
-    """Whether this is the thread of a scheduler."""
     return _this.scheduler is not None

@@ -115,7 +115,6 @@ class Client:
         return self._worker.heads if self.place.is_accepted else self._worker.strangers
 
     def clear(self) -> None:
-        """Drop all of it."""
         self._inbox.clear()
         self._request, self._outbox = None, b""
 

@@ -93,7 +93,6 @@ class RequestQueue(Generic[_Entry]):
         return rejected
 
     def has_next(self) -> bool:
-        """Return whether there is a request that may run."""
         return self._free > 0 and any(map(self._may_run, self._lines))
 
     def take(self) -> _Entry | None:
