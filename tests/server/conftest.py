@@ -1,5 +1,7 @@
 """Servers for the tests of the worker class: gunicorn processes, and one in memory."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from tests.server.gunicorn_process import GunicornProcess
@@ -23,3 +25,14 @@ def start(tmp_path):
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def make():
+    with ExitStack() as cleanup:
+        yield lambda **settings: cleanup.enter_context(MemoryServer(with_listeners=True, **settings))
+
+
+@pytest.fixture
+def worker(make):
+    return make()

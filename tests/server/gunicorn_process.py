@@ -49,10 +49,6 @@ class GunicornProcess:
     def connect(self, data=b""):
         return http_wire.connect(self.port, data)
 
-    def connect_without_reading(self, data):
-        """Connect with a receive buffer that holds nearly nothing."""
-        return http_wire.connect(self.port, data, receive_buffer=4096)
-
     def request(self, data):
         """Send bytes on a new connection and return the first response."""
         with self.connect(data) as client:

@@ -19,6 +19,7 @@ from tests.support import greenlets
 from tests.support.http_wire import RawClient
 
 MANAGERS, OPERATOR, UNIX = range(3)  # the listeners
+OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
 
 _DATE = re.compile(rb"Date: [^\r]*")
 # An error of the server's own: its id may be that of the request, or of half of it.
@@ -224,3 +225,21 @@ def cuts(data):
 def head_of(length):
     fields = [f"X-{number}: {'a' * 8000}" for number in range(8)]
     return get("/", *fields, "X: " + "a" * (length - len(get("/", *fields, "X: "))))
+
+
+def occupy(worker):
+    worker.queue._free = 0
+
+
+def release(worker):
+    worker.queue._free = 1
+    worker.settle()
+
+
+def start_of(found):
+    return found.read_all()[:12]
+
+
+def one_step_in_a_turn(monkeypatch):
+    for name in ("READ_SECONDS", "STRANGER_SECONDS"):
+        monkeypatch.setattr(worker, name, -1.0)

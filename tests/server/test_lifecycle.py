@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 
 import psutil
 import pytest
@@ -135,18 +134,6 @@ def test_graceful_timeout_bounds_sigterm(start):
     with server.connect(get("/sleep?600")):
         server.wait_for_requests()
         assert server.stop() == 0
-
-
-def test_reload_loses_no_request(start):
-    server = start("workers = 2")
-    served = 0
-    for number in range(150):
-        if number in (20, 80):
-            server.process.send_signal(signal.SIGHUP)
-        served += server.request(get("/", "Connection: close")).status == 200
-        time.sleep(0.01)
-    assert served == 150
-    eventually(lambda: server.boots == 6)
 
 
 def test_max_requests_loses_no_request(start):

@@ -71,11 +71,8 @@ def test_bad_request_gets_an_error_object(memory, name):
     response = memory.request(BAD[name])
     assert_error_object(response)
     # Rejected for what it is, not for its end.
-    kind = (
-        errors.SmallChunks
-        if name in {"chunks: tiny chunks", "chunks: long extensions"}
-        else errors.InvalidRequest
-    )
+    is_small = name in {"chunks: tiny chunks", "chunks: long extensions"}
+    kind = errors.SmallChunks if is_small else errors.InvalidRequest
     assert response.json["message"] == kind.message
     assert memory.nr == 0
     [line] = memory.log.lines

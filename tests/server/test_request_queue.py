@@ -14,14 +14,8 @@ SHARES = {1: (1, 1, 1), 2: (2, 1, 1), 3: (3, 1, 2), 8: (6, 2, 7)}
 SECONDS = 1.0  # that a request may be queued
 TICK = 1 / 1024  # seconds from one step to the next
 ACCEPTED = {"a": "A", "b": "A", "c": "C", "d": "D"}  # the managers of keys
-KEYS = [
-    *"abcdxyz",
-    "aaaaaaaa",
-    "babababa",
-    "cccccccc",
-    "xyzxyzxy",
-    "abcdxyza",
-]  # of requests that arrive together
+# Of requests that arrive together.
+KEYS = [*"abcdxyz", "aaaaaaaa", "babababa", "cccccccc", "xyzxyzxy", "abcdxyza"]
 
 
 @dataclass
@@ -104,9 +98,8 @@ class Queue:
             lines = [each for each in self.lines().values() if sum(one.place.size for one in each) == most]
             largest = [max(each, key=lambda one: one.place.size).place.size for each in lines]
             pairs = zip(lines, largest, strict=True)
-            self.reject(
-                next(rejected), [one for line, size in pairs for one in line if one.place.size == size]
-            )
+            allowed = [one for line, size in pairs for one in line if one.place.size == size]
+            self.reject(next(rejected), allowed)
         assert not list(rejected)
 
     def take_some(self):
@@ -184,10 +177,8 @@ class Queue:
 
     def check(self):
         queued, running = self.of("queued"), self.of("running")
-        assert (self.queue.length, self.queue._bytes) == (
-            len(queued),
-            sum(each.place.size for each in queued),
-        )
+        assert self.queue.length == len(queued)
+        assert self.queue._bytes == sum(each.place.size for each in queued)
         assert {key: [each for *_, each in line] for key, line in self.queue._lines.items()} == self.lines()
         assert self.queue._charged_until == self.charged
         assert self.queue._running == Counter(each.group for each in running)

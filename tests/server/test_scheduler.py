@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from greenlet import getcurrent
 
 from stackmgr import scheduler, threads
 from stackmgr.scheduler import READABLE, WRITABLE, Scheduler, Signal, wait_for
@@ -22,11 +21,6 @@ from tests.support.greenlets import PATIENCE, Running, close
 def running() -> Iterator[Running]:
     with ExitStack() as cleanup:
         yield Running(100, cleanup)
-
-
-def test_a_greenlet_is_used_again(running):
-    used = {running.do(lambda: (getcurrent(), threading.get_ident())) for _ in range(100)}
-    assert [ident for _, ident in used] == [running.thread.ident]
 
 
 def test_a_parked_call_starts_in_its_lane(pair):
@@ -52,18 +46,6 @@ def test_the_end_of_a_watch_ends_its_wait(running, pair):
     running.do(partial(running.scheduler.forget, pair[0].fileno()))
     assert waiting.result(PATIENCE) is True
     assert not running.scheduler._waiters
-
-
-def test_ended_waits_leave_no_deadline(running):
-    def wait_often() -> None:
-        for _ in range(300):
-            signal = Signal()
-            running.start(signal.set)  # which runs once this greenlet waits
-            assert signal.wait(PATIENCE)
-
-    running.do(wait_often)
-    assert not running.scheduler._deadlines
-    assert len(running.scheduler._times) < 100
 
 
 @pytest.mark.parametrize("kind", ["ready", "signalled", "expired", "ending"])
@@ -182,37 +164,6 @@ def test_a_wait_without_time_looks_once(running, pair):
     other.send(b"x")
     assert running.do(partial(readable, one, -1.0)) is True
     assert wait_for(one.fileno(), WRITABLE, 0.0)
-
-
-@pytest.mark.parametrize("is_set_by_a_greenlet", [True, False])
-def test_a_signal_resumes_its_waiter(running, is_set_by_a_greenlet):
-    made: Future[Signal] = Future()
-
-    def wait() -> bool:
-        signal = Signal()
-        made.set_result(signal)
-        return signal.wait(PATIENCE)
-
-    waiting = running.start(wait)
-    signal = made.result(PATIENCE)
-    if is_set_by_a_greenlet:
-        running.do(signal.set)
-    else:
-        signal.set()
-    assert waiting.result(PATIENCE) is True
-
-
-@pytest.mark.parametrize("is_early", [True, False])
-def test_an_early_or_late_signal_resumes_nobody(running, is_early):
-    def wait_twice() -> tuple[bool, bool]:
-        first, second = Signal(), Signal()
-        if is_early:
-            first.set()
-        is_set = first.wait(PATIENCE if is_early else 0.02)
-        first.set()
-        return is_set, second.wait(0.1)
-
-    assert running.do(wait_twice) == (is_early, False)
 
 
 def test_a_call_in_a_thread_blocks_nobody(running):

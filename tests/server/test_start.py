@@ -108,10 +108,6 @@ def test_a_terminal_ends_no_worker_in_the_background(database_url, tmp_path):
         master.wait(30)
 
 
-def test_preloading_is_rejected(database_url):
-    assert "unset preload_app" in failed_start("--preload", DATABASE_URL=database_url)
-
-
 @pytest.mark.parametrize("given", ["--preload", "--worker-class=gthread", "--worker-class=sync --threads=1"])
 def test_settings_of_a_base_image_are_rejected(database_url, monkeypatch, given):
     monkeypatch.setenv("GUNICORN_CMD_ARGS", given)
