@@ -7,8 +7,8 @@
 `schemas/openapi.json` refers to the schemas that the service compiles.  Not every tool resolves
 references to other files or supports their dialect, so each of them becomes a named component.
 `schemas/guide.template` and `schemas/samples/` hold what is easier to write and to run outside a
-JSON file.  A name in double braces stands for a value: a limit of `limits.py`, the whitelist in
-force, a program. The page needs the extra `docs`, whose package carries the renderer Redoc.
+JSON file; `reference.html` is the page around Redoc.  A name in double braces stands for a value: a
+limit of `limits.py`, the whitelist in force, a program. The page needs the extra `docs`.
 """
 
 import argparse
@@ -30,58 +30,16 @@ from stackmgr.stacks import whitelist
 
 # Language and suffix of each sample in schemas/samples.
 _SAMPLE_LANGUAGES = {"Shell": "sh", "Python": "py", "JavaScript": "mjs"}
-
 _NAME = re.compile(r"\{\{([A-Za-z_.]+)\}\}")
-
 # An object that contains no other one.
 _INNERMOST = re.compile(r"\{([^{}\[\]]*)\}")
-
 # The Django package of the extra `docs` only carries Redoc's files.  Nothing of it is imported.
 _CARRIER = "drf_spectacular_sidecar"
 _SCRIPT = "redoc.standalone.js"
-
 # The only resource that Redoc would fetch from elsewhere.
 _REMOTE_LOGO = "https://cdn.redoc.ly/redoc/logo-mini.svg"
 _EMPTY_IMAGE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<link rel="icon" href="{icon}">
-<style>
-body {{ margin: 0 }}
-#reference td, #reference th {{ padding: 6px 8px }}
-#reference td code {{ word-break: normal; overflow-wrap: break-word; font-size: 12px }}
-#reference .redoc-markdown pre code {{ font-size: 12px; white-space: pre }}
-@media (max-width: 600px) {{
-  #reference td, #reference th {{ padding: 3px; font-size: 12px }}
-  #reference td code {{ overflow-wrap: anywhere; font-size: 11px }}
-  #reference td:first-child code {{ white-space: nowrap; padding: 0; font-size: 10px }}
-}}
-@media (prefers-color-scheme: dark) {{
-  html {{ background: #fff }}
-  html, #reference .redoc-markdown pre {{ filter: invert(0.93) hue-rotate(180deg) }}
-}}
-</style>
-</head>
-<body>
-<div id="reference"></div>
-<script src="{script}"></script>
-<script>
-const description = {document};
-// JavaScript sorts keys that look like integers.  Responses keep the order of the document.
-for (const [path, method, statuses] of {order}) {{
-  const operation = description.paths[path][method];
-  operation.responses = new Proxy(operation.responses, {{ ownKeys: () => statuses }});
-}}
-Redoc.init(description, {options}, document.getElementById("reference"));
-</script>
-</body>
-</html>
-"""
 _OPTIONS = {
     "expandResponses": "200,201",
     "hideDownloadButton": False,
@@ -256,7 +214,6 @@ def guide() -> str:
 
 
 def _redoc() -> Path:
-    """Return the folder of Redoc."""
     package = importlib.util.find_spec(_CARRIER)
     if package is None or package.origin is None:
         sys.exit("the renderer is missing: install the extra 'docs'")
@@ -292,14 +249,16 @@ def _page(document: Document) -> str:
         for path, item in document["paths"].items()
         for method, operation in item.items()
     ]
-    return _PAGE.format(
-        title=document["info"]["title"],
-        icon=_EMPTY_IMAGE,
-        script=_SCRIPT,
-        document=_in_script(_operations_first(document)),
-        order=_in_script(order),
-        options=_in_script(_OPTIONS),
-    )
+    values = {
+        "title": document["info"]["title"],
+        "icon": _EMPTY_IMAGE,
+        "script": _SCRIPT,
+        "document": _in_script(_operations_first(document)),
+        "order": _in_script(order),
+        "options": _in_script(_OPTIONS),
+    }
+    template = (paths.directory("deploy") / "reference.html").read_text(encoding="utf-8")
+    return _NAME.sub(lambda found: values[found[1]], template)
 
 
 def write_page(folder: Path, document: Document) -> None:
@@ -322,15 +281,10 @@ def _base_url(text: str) -> str:
 
 
 def main() -> None:
-    """Print the document, or write the page."""
     parser = argparse.ArgumentParser(description="Print the OpenAPI document as one file.")
     parser.add_argument("--base-url", type=_base_url, metavar="URL", help="the address of the deployment")
-    parser.add_argument(
-        "--page", type=Path, metavar="DIR", help="write the reference as a static page to DIR"
-    )
-    parser.add_argument(
-        "--guide", action="store_true", help="print the operations and the guide, as Markdown"
-    )
+    parser.add_argument("--page", type=Path, metavar="DIR", help="write the reference as a page to DIR")
+    parser.add_argument("--guide", action="store_true", help="print operations and guide, as Markdown")
     arguments = parser.parse_args()
     if arguments.guide:
         sys.stdout.write(guide())
