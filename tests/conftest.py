@@ -130,7 +130,6 @@ def server_url(citus_nodes: list[str]) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def binaries(server_url: str) -> Path:
-    """The directory of the programs that belong to the server under test."""
     return binaries_of(server_url)
 
 
@@ -164,7 +163,6 @@ def statements_run(database: RecordedDatabase) -> list[str]:
 
 @pytest.fixture(scope="session")
 def service(database_url: str) -> Iterator[RunningService]:
-    """The service with its default settings."""
     with running_service(database_url) as running:
         yield running
 

@@ -87,7 +87,6 @@ def make_unkey_client(client_with, make_verifier):
 
 @pytest.fixture
 def known(unkey: HttpServer, make_unkey_client) -> tuple[Client, str]:
-    """A client with a key of Unkey and a bound identity, and the id of its one stack."""
     client = make_unkey_client(unkey.url)
     unkey.behave = respond(200, accepted(client.external_id, f"id_{client.external_id}"))
     stack_id: str = client.create(configuration()).json["id"]

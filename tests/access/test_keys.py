@@ -147,7 +147,6 @@ UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 @pytest.fixture
 def issued_json(command):
-    """A new key as `issue` prints it for scripts."""
     return command("keys", "issue", "--json", "--external-id", str(uuid4())).json
 
 

@@ -49,7 +49,6 @@ def _require_reachable(deployment: Deployment) -> None:
 
 
 def main() -> None:
-    """Run every check, and print a line for each."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.conformance", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -12,7 +12,6 @@ from tests.support.http_proxy import Exchange, http_proxy
 
 @pytest.fixture
 def keys(new_key) -> str:
-    """The keys of two new managers, each on its line."""
     return "".join(f"{new_key()}\n" for _ in range(2))
 
 

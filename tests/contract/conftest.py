@@ -63,7 +63,6 @@ def rejected(unchanged):
 
 @pytest.fixture
 def serving(database: Database, spellings: dict[str, str]):
-    """Return a function that makes an application with another verifier."""
     return lambda verifier: create_app(database=database, verifier=verifier, spellings=spellings)
 
 

@@ -37,6 +37,11 @@ def test_a_blank_request_id_is_replaced(client, text):
     assert first.json["request_id"] != second.json["request_id"]
 
 
+ACCEPTS = ("application/xml", "text/html", "image/*", "*/*;q=0", "application/json;q=0", ";;,\xff", "")
+REJECTED = [
+    (400, "GET", f"{STACKS}?limit=0", {}), (401, "GET", STACKS, {"Authorization": None}),
+    (404, "GET", f"{STACKS}/{MISSING}", {}), (404, "GET", "/nowhere", {}), (405, "DELETE", STACKS, {}),
+]  # fmt: skip
 CONDITIONS = ("current", "*", f'"{MISSING}"', "W/current", 'current, "x"', "garbage", '"')
 
 
@@ -49,10 +54,9 @@ CONDITIONS = ("current", "*", f'"{MISSING}"', "W/current", 'current, "x"', "garb
             {"If-Unmodified-Since": "Thu, 01 Jan 1970 00:00:00 GMT"},
         ),
         "parts and forms": (
-            {"Range": "bytes=0-3"},
-            {"Expect": "100-continue"},
-            {"Accept-Encoding": "gzip"},
-            {"Accept-Charset": "utf-16"},
+            *({"Range": "bytes=0-3"}, {"Expect": "100-continue"}),
+            *({"Accept-Encoding": "gzip"}, {"Accept-Charset": "utf-16"}),
+            *({"Accept": accept} for accept in ACCEPTS),
         ),
         "claims": (
             {"X-HTTP-Method-Override": "PATCH"},
@@ -71,6 +75,8 @@ def test_no_other_field_changes_anything(client, fields):
     for name in ("Second", "Third"):  # the tag is outdated then
         assert client.update(stack_id, {"name": name}, headers).json["name"] == name
     assert client.create(configuration(), headers=headers).status_int == 201
+    for status, method, path, more in REJECTED:
+        assert client.request(method, path, headers=headers | more).status_int == status
 
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

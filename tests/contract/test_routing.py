@@ -56,23 +56,6 @@ def test_another_method_is_rejected(client, path, method, allowed, headers):
     assert client.statements == []
 
 
-@pytest.mark.parametrize(
-    "accept",
-    ["application/xml", "text/xml", "text/html", "image/*", "*/*;q=0", "application/json;q=0", ";;,\xff", ""],
-)
-def test_no_accept_field_changes_a_response(client, accept):
-    for status, method, path, headers in [
-        (200, "GET", STACKS, {}),
-        (400, "GET", f"{STACKS}?limit=0", {}),
-        (401, "GET", STACKS, {"Authorization": None}),
-        (404, "GET", ITEM, {}),
-        (404, "GET", "/nowhere", {}),
-        (405, "DELETE", STACKS, {}),
-    ]:
-        # That every response is JSON, and says so, is asserted by the client.
-        assert client.request(method, path, headers={"Accept": accept} | headers).status_int == status
-
-
 @pytest.mark.parametrize("spell", [str.upper, str.title, str.swapcase])
 def test_an_id_is_accepted_in_any_case(client, client_with, stack, spell):
     spelled, lines = spell(stack["id"]), []

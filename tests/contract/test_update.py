@@ -43,7 +43,6 @@ READ = "SELECT * FROM stackmgr.stack_revisions WHERE stack_id = %s ORDER BY revi
 
 @pytest.fixture
 def revisions(admin: psycopg.Connection):
-    """Return a function that reads all revisions of a stack, oldest first."""
     return lambda stack_id: admin.cursor(row_factory=dict_row).execute(READ, [stack_id]).fetchall()
 
 

@@ -30,7 +30,6 @@ def server(own_server: FaultyPostgres) -> Iterator[FaultyPostgres]:
 
 @pytest.fixture
 def admin(server: FaultyPostgres) -> Iterator[psycopg.Connection]:
-    """A superuser's connection, beside the service's."""
     with psycopg.connect(server.url(), autocommit=True) as connection:
         yield connection
 

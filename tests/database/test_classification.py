@@ -53,8 +53,8 @@ def sabotage(admin):
 @pytest.mark.parametrize(
     ("sqlstate", "times", "outcome"),
     [
-        ("40001", 3, (200, 4)), ("40001", 4, (500, 4)), ("40P01", 3, (200, 4)), ("0A000", 1, (500, 1)),
-        ("25006", 1, (200, 2)), ("26000", 1, (200, 1)), ("26000", 9, (500, 4)), ("57P01", 1, (500, 1)),
+        ("40001", 3, (200, 4)), ("40001", 4, (500, 4)), ("40P01", 3, (200, 4)), ("0A000", 99, (500, 1)),
+        ("25006", 1, (200, 2)), ("26000", 1, (200, 1)), ("26000", 99, (500, 4)), ("57P01", 1, (500, 1)),
         ("54000", 1, (500, 1)), ("23514", 1, (500, 1)),
     ],
 )  # fmt: skip
@@ -62,8 +62,9 @@ def test_failed_write_is_retried_only_if_safe(subject, sabotage, sqlstate, times
     status, attempts = outcome
     before = subject.client.get(subject.stack_id).json
     sabotage("stack_revisions", sqlstate, times)
-    assert subject.operations()["update"]() == status
-    assert subject.client.statements == ["stack_update"] * attempts
+    for _ in range(1 + times // 99):  # what will never be supported is so for a connection that knows it too
+        assert subject.operations()["update"]() == status
+        assert subject.client.statements == ["stack_update"] * attempts
     assert (subject.client.get(subject.stack_id).json == before) == (status == 500)
     subject.assert_complete()
 

@@ -38,7 +38,6 @@ def greenlets() -> Iterator[Running]:
 
 @pytest.fixture
 def start(greenlets) -> Start:
-    """Return a function that starts calls in the same turn of the scheduler."""
     return lambda calls: greenlets.do(lambda: [greenlets.start(call) for call in calls])
 
 
@@ -55,7 +54,6 @@ def written(admin: psycopg.Connection) -> Iterator[Callable[[], list[str]]]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests each round trip had."""
     numbers: list[int] = []
     run, run_together = DatabaseConnection.run, DatabaseConnection.run_together
 

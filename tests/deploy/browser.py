@@ -48,7 +48,6 @@ def _request(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
 
 @contextmanager
 def running_browser(width: int, height: int = 900, *, is_dark: bool = False) -> Iterator[Browser]:
-    """Run a browser whose viewport is *width* by *height* CSS pixels."""
     require(shutil.which("chromium"), "chromium")
     driver = require(shutil.which("chromedriver"), "chromium-driver")
     address = f"http://127.0.0.1:{(port := free_port())}"

@@ -77,7 +77,6 @@ class Shell:
         return [line for number, line in enumerate(lines) if str(number) not in done]
 
     def close(self) -> None:
-        """End the servers, and remove the folder."""
         for pid_file in self.folder.glob("**/postmaster.pid"):
             with suppress(AssertionError):
                 self.run(f"pg_ctl -D '{pid_file.parent}' -w -m immediate stop")
@@ -88,7 +87,6 @@ class Dba(Shell):
     """A shell with clusters; the programs use the one that was begun last."""
 
     def make(self, name: str, initdb: str = "initdb") -> str:
-        """Make a cluster with sockets of its own, and return its directory."""
         data = self.folder / name
         self.run(f"{initdb} -N -D '{data}' -U postgres -E UTF8 --locale=C")
         self.settle(data)
@@ -110,7 +108,6 @@ class Dba(Shell):
 
 
 def sql(url: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-    """Run a statement and return its rows."""
     with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC") as connection:
         cursor = connection.execute(query.encode(), parameters)
         return cursor.fetchall() if cursor.description else []

@@ -69,7 +69,6 @@ class Host(Shell):
         return text.replace("pg_ctl -D", "pg_ctl -l copy.log -D")
 
     def backup(self, kind: str = "full") -> None:
-        """Do what the unit does as its user."""
         check, back_up, verify = re.findall(r"^ExecStart=(\w.*)$", UNIT, re.MULTILINE)
         for command in (check, re.sub(r"--type=\$\(.*?\) ", f"--type={kind} ", back_up), verify):
             self.run(command.replace("%%", "%"))

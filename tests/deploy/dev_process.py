@@ -43,18 +43,15 @@ class Dev:
         return [variables + line for line in commands]
 
     def printed(self, pattern: str) -> str:
-        """Return what *pattern* captures on one of the printed lines."""
         match = re.search(pattern, self.output, re.MULTILINE)
         assert match, self.output
         return match[1]
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit status."""
         self.process.send_signal(signum)
         return self.process.wait(_DEADLINE)
 
     def living(self) -> list[psutil.Process]:
-        """Return those of the started processes that still run."""
         return [each for each in self.started if is_living(each)]
 
 

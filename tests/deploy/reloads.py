@@ -28,7 +28,6 @@ def workers(service: RunningService) -> set[psutil.Process]:
 
 
 def kill_workers(service: RunningService) -> None:
-    """Kill every worker, and return once as many others exist."""
     before = workers(service)
     for worker in before:
         worker.kill()

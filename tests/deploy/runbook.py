@@ -17,7 +17,6 @@ def blocks(section: str, page: Path = RUNBOOK) -> list[str]:
 
 
 def lines(section: str, page: Path = RUNBOOK) -> list[str]:
-    """Return the lines of the blocks of a section."""
     return [line for block in blocks(section, page) for line in block.splitlines()]
 
 

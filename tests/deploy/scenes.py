@@ -29,7 +29,6 @@ TABLES = ("managers", "stacks", "stack_revisions", "creation_receipts", "api_key
 
 
 def rows(url: str) -> list[str]:
-    """Return the saved rows of a database."""
     return sorted(
         f"{table} {row}"
         for table in TABLES

@@ -43,7 +43,6 @@ FROM made WHERE stacks.manager_id = made.manager_id AND stacks.stack_id = made.s
 
 
 def saved(url: str, manager_id: str = MANAGER_ID) -> dict[str, set[tuple[Any, ...]]]:
-    """Return the manager's rows of each table."""
     rows = "SELECT {0}::text FROM stackmgr.{0} WHERE manager_id = %s"
     found = {name: set(sql(url, rows.format(name), manager_id)) for name in TABLES}
     return found | {"api_keys": set(sql(url, KEYS, MANAGER))}

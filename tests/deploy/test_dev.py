@@ -58,7 +58,6 @@ def items(dev):
 
 
 def stackmgr(dev, arguments):
-    """Run another command on the printed database and return what it prints."""
     lines = f"{dev.printed(EXPORT)}\n'{sys.executable}' -m stackmgr {arguments}"
     return subprocess.check_output(["/bin/sh", "-c", lines], text=True, timeout=60)
 

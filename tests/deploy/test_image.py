@@ -110,7 +110,6 @@ def image() -> Iterator[Image]:
 
 @contextmanager
 def database_over_tcp(server_url: str) -> Iterator[str]:
-    """Yield the connection string of a new database that is reachable over TCP."""
     with new_database(server_url) as url:
         place = conninfo_to_dict(url)
         host = str(place.get("host", ""))
@@ -138,14 +137,12 @@ class Container:
         return self.image.buildah("run", "--isolation", "chroot", *self._environ, self._name, "--", *command)
 
     def is_healthy(self) -> bool:
-        """Run the image's health check once."""
         kind, *command = self.image.config["Healthcheck"]["Test"]
         assert kind == "CMD"
         return subprocess.run(self.command(*command), check=False, capture_output=True).returncode == 0
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the image's command until the context ends."""
         with (
             self.log.open("wb") as log,
             subprocess.Popen(self.command(*self.image.config["Cmd"]), stdout=log, stderr=log) as process,

@@ -29,7 +29,6 @@ LICENCE_OF_CLASSIFIER = {"License :: OSI Approved :: BSD License": "BSD-3-Clause
 
 
 def locked(name: str) -> dict[str, list[Requirement]]:
-    """Return the entries of a lock by package; a package has several where Pythons differ."""
     entries: dict[str, list[Requirement]] = {}
     for match in ENTRY.finditer(LOCKS[name]):
         requirement = Requirement(match["requirement"])
@@ -38,7 +37,6 @@ def locked(name: str) -> dict[str, list[Requirement]]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    """Return what the source of a lock requires."""
     if name == "build":
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())
         return [*map(Requirement, project["build-system"]["requires"])]
@@ -103,7 +101,6 @@ def test_whatever_installs_does_it_by_a_lock(path):
 
 
 def licence(package: str) -> str:
-    """Return the licence that an installed package declares, as an SPDX expression."""
     about = metadata.metadata(package)
     declared = about.get("License-Expression") or about.get("License")
     if declared and "\n" not in declared:

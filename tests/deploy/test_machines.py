@@ -46,7 +46,6 @@ MODULES = ("queue", "logging", "secrets", "random", "types", "json", "socket")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of a user with files of his own, which Python must not take for its modules."""
     for name in MODULES:
         (tmp_path / f"{name}.py").write_text("raise SystemExit(f'{__file__} has run')")
     monkeypatch.chdir(tmp_path)

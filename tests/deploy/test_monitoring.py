@@ -123,7 +123,6 @@ HEALTHY = {
 
 @pytest.fixture(scope="module")
 def labels(tmp_path_factory) -> dict[str, set[str]]:
-    """The labels of each series of /metrics, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "ValueClass", values.ValueClass)
         patch.setenv("PROMETHEUS_MULTIPROC_DIR", "")

@@ -17,7 +17,6 @@ from tests.support.releases import DATA, ROOT, copy_source
 
 
 def tree(folder: str) -> set[str]:
-    """Return the paths of the files below a folder of the checkout."""
     return {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / folder).rglob("*")
@@ -61,7 +60,6 @@ def committed(checkout: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> Path:
-    """The folder that the release script makes."""
     home = tmp_path_factory.mktemp("home")
     (home / ".gitconfig").write_text("[grep]\nlineNumber = true\n[color]\nui = always\n")
     checkout = committed(tmp_path_factory.mktemp("source") / "checkout")

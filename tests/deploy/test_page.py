@@ -46,7 +46,6 @@ def dev(port):
 
 @pytest.fixture(scope="module")
 def address(dev, port):
-    """Return where a reverse proxy publishes the page: under a path, with another Host, without TLS."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
         server = SERVER.format(port=port, own_port=(own_port := free_port()))
         with running_nginx(Path(folder), own_port, server):

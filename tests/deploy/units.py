@@ -34,5 +34,4 @@ def unit(name: str, deploy: Path | None = None) -> str:
 
 
 def values(name: str, key: str, deploy: Path | None = None) -> list[str]:
-    """Return what the unit says for *key*, each time it does."""
     return re.findall(rf"^{key}=(.*)$", unit(name, deploy), re.MULTILINE)

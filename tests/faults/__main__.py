@@ -68,7 +68,6 @@ def main() -> int:
 
 
 def _problems(name: str, server: FaultyPostgres, given: argparse.Namespace) -> list[str]:
-    """Run this cell or drill, print rows, and return what is wrong."""
     try:
         return [problem for report in _reports(name, server, given) for problem in report.show()]
     except NoPlace as ex:

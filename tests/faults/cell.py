@@ -35,7 +35,6 @@ class Bound:
     recovery: float = RECOVERY
 
     def __str__(self) -> str:
-        """Return the bound as one cell of the table."""
         count = "" if self.most is None else f"{self.most} "
         failures = count + self.kinds.replace(" ", "/") if self.kinds else "no failure"
         return f"{failures}, ready {self.ready}, back in {self.recovery:g} s"

@@ -46,7 +46,6 @@ def _lock(stage: Stage, table: str) -> Iterator[None]:
 
 
 def _processes(stage: Stage, title: str) -> list[psutil.Process]:
-    """Return the server's processes whose title contains *title*."""
     found = []
     for process in stage.server.processes()[1:]:
         with suppress(psutil.NoSuchProcess):
@@ -115,7 +114,6 @@ def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
 
 @contextmanager
 def _hold(stage: Stage, *, only_backwards: bool = False) -> Iterator[None]:
-    """Let nothing through, or no response."""
     stage.proxy.hold(only_backwards=only_backwards)
     try:
         yield

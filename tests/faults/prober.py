@@ -44,7 +44,6 @@ def repeated(act: Callable[[], object], seconds: float) -> Iterator[None]:
 
 @contextmanager
 def probing(port: int) -> Iterator[list[Probe]]:
-    """Yield the probes, which are added until the context ends."""
     probes: list[Probe] = []
 
     def probe(path: str) -> None:

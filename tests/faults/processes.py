@@ -12,7 +12,6 @@ from tests.support.waiting import eventually
 
 
 def _hang_workers(stage: Stage) -> None:
-    """Suspend all workers until the master replaces them."""
     workers = stage.workers()
     for worker in workers:
         worker.suspend()
@@ -21,7 +20,6 @@ def _hang_workers(stage: Stage) -> None:
 
 
 def _spin_worker(stage: Stage) -> None:
-    """Let a worker compute for ever, until the master replaces it."""
     worker = stage.a_worker()
     worker.send_signal(misbehaviour.SPIN)
     stage.await_replacement(worker)

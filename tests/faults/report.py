@@ -104,7 +104,6 @@ def judged(cell: Cell, evidence: Evidence, workload: Workload, probes: list[Prob
 
 
 def failure(operation: Operation) -> str:
-    """Return the kind of an operation's failure, or nothing."""
     if operation.status is None:
         return "cut" if operation.reached else "refused"
     return "" if operation.status in _ORDINARY else str(operation.status)
@@ -158,7 +157,6 @@ def _recovery(operations: list[Operation], probes: list[Probe], faults: list[tup
 
 
 def _secrets_in(evidence: Evidence) -> list[str]:
-    """Return, in words, which secrets of the clients stand in the logs."""
     keys = [manager.api_key for manager in evidence.managers]
     secrets = {
         "an API key": keys,

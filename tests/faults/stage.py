@@ -98,7 +98,6 @@ class Stage:
         return worker
 
     def await_replacement(self, worker: psutil.Process) -> None:
-        """Return once *worker* has ended and another one runs in its place."""
 
         def is_replaced() -> bool:
             return worker not in self.workers() and len(self.workers()) == WORKERS

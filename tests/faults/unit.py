@@ -136,7 +136,6 @@ class Unit:
             os.kill(self.pid, signal.SIGHUP)
 
     def stop(self) -> None:
-        """Do what `systemctl stop` does, if the service runs."""
         self._is_stopping.set()
         if self._process is None:
             return

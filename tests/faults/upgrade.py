@@ -49,7 +49,6 @@ class Deployment:
     tls: ssl.SSLContext
 
     def run_only(self, release: str) -> bool:
-        """Whether each host runs *release*, as its 404 states."""
         return all(release in send_request(host.port, "/", timeout=_PATIENCE)[1] for host in self.hosts)
 
 
@@ -61,7 +60,6 @@ def _command(release: Path, database_url: str, *words: str) -> subprocess.Comple
 
 @contextmanager
 def _deployed(folder: Path, database_url: str) -> Iterator[Deployment]:
-    """Run the old release on two hosts until the context ends."""
     switch(folder / "current", _OLD)
     environment = {
         "PYTHONPATH": str(folder / "current"),

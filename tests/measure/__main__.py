@@ -81,7 +81,6 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _postmaster(url: str) -> int | None:
-    """Return the server's process id, if it runs on this machine."""
     with psycopg.connect(url) as connection:
         [(pid,)] = connection.execute(_POSTMASTER)
     try:

@@ -72,7 +72,6 @@ def _body(body: bytes) -> Callable[[Target], list[bytes]]:
 
 
 def _list(*members: str) -> bytes:
-    """Return as many of *members* as fit, as one array."""
     text = ",".join(members)
     return f"[{','.join([text] * ((BODY_LIMIT_BYTES - 2) // (len(text) + 1)))}]".encode()
 
@@ -85,7 +84,6 @@ def _padded_items() -> bytes:
 
 
 def _configuration(name: str) -> bytes:
-    """Return a valid body with *name*, a JSON string."""
     return json.dumps(examples.configuration(name="")).replace('""', name, 1).encode()
 
 
@@ -173,7 +171,6 @@ class Door:
     authority: Path | None = None
 
     def connect(self, source: str, receive_buffer: int = 0) -> socket.socket:
-        """Return a connection from the address *source*."""
         plain = socket.socket()
         plain.settimeout(_TIMEOUT_SECONDS)
         if receive_buffer:
@@ -197,7 +194,6 @@ class StatusReader:
         self._rest = b""
 
     def status(self) -> int:
-        """Return the status of the next response, once it has been read.  Raises OSError."""
         head = self._rest
         while (end := head.find(b"\r\n\r\n") + 4) < 4:
             head += self._read(len(self._buffer))

@@ -73,7 +73,6 @@ def crowd(port: int, data: bytes, clients: int, end: float) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line for each crowd."""
     parser = argparse.ArgumentParser(prog="python -m tests.measure.crowds", description=__doc__)
     parser.add_argument("--clients", default="10,1000,8000")
     parser.add_argument(

@@ -64,7 +64,6 @@ class AttackedService:
     light: bytes
 
     def cpu_ns(self) -> int:
-        """Return the processor time that the worker has used."""
         [pid] = [child.pid for child in psutil.Process(self.service.pid).children()]
         total = 0
         for path in Path(f"/proc/{pid}/task").iterdir():
@@ -73,7 +72,6 @@ class AttackedService:
         return total
 
     def longest_slice_ms(self) -> float:
-        """Return the longest slice since the last call."""
         longest = int.from_bytes(self.slices.read_bytes()[:8], sys.byteorder)
         with self.slices.open("r+b") as file:
             file.write(bytes(8))
@@ -109,7 +107,6 @@ class AttackedService:
             found.failures[status] += 1
 
     def attacked(self, attack: Attack, seconds: float) -> tuple[Measured, Counter[str]]:
-        """Return what the light client measures during *attack*, and what the attacker received."""
         fork = multiprocessing.get_context("fork")
         results = fork.SimpleQueue()
         end = time.monotonic() + seconds + _SETTLE_SECONDS
@@ -144,7 +141,6 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _row(name: str, connections: int, measured: Measured, received: Counter[str]) -> str:
-    """Return a line of the table; times are in ms."""
     shares = [_percentile(measured.cpu, share) for share in (0.5, 0.99, 0.999, 1.0)]
     cells = [
         *(name, str(connections), _listed(received), str(len(measured.cpu)), _listed(measured.failures)),
@@ -179,7 +175,6 @@ def _seed(checkout: Checkout, url: str, port: int) -> tuple[Target, bytes, dict[
 def served(
     checkout: Checkout, env: dict[str, str], folder: Path, *, nginx: bool
 ) -> Iterator[tuple[RunningService, Path, Door]]:
-    """Run the service of *checkout* with one worker."""
     folder.mkdir()
     slices = folder / "slices"
     slices.write_bytes(bytes(16))
@@ -195,7 +190,6 @@ def served(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print one line for each attack."""
     parser = argparse.ArgumentParser(prog="python -m tests.measure.fairness", description=__doc__)
     add = parser.add_argument
     add("--seconds", type=float, default=5.0, help="of each attack (default 5)")
@@ -225,7 +219,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _measure(service: AttackedService, attacks: list[Attack], seconds: float) -> None:
-    """Print the lines of a service without an attack, and with each of *attacks*."""
     print(_row("none", 0, service.watch(seconds), Counter()), flush=True)
     for attack in attacks:
         print(_row(attack.name, attack.connections, *service.attacked(attack, seconds)), flush=True)

@@ -92,7 +92,6 @@ def resident_mb(pid: int) -> float:
 
 
 def _own_seconds() -> float:
-    """Return what this process and the load generators it has waited for have used."""
     parts = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(part.ru_utime + part.ru_stime for part in parts)
 

@@ -127,7 +127,6 @@ xychart-beta horizontal
 
 
 def write(folder: Path, options: Mapping[str, object], samples: list[Sample]) -> str:
-    """Write results and table to *folder*, and return the table."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit(),

@@ -25,7 +25,6 @@ class SeededManager:
 
 
 def configuration(chance: random.Random) -> str:
-    """Return a create body of ten tokens as JSON."""
     allocation = examples.random_allocation(chance, _TOKENS_OF_A_STACK)
     return json.dumps(examples.configuration(name=f"Growth {chance.randrange(10**6)}", allocation=allocation))
 

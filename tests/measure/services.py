@@ -60,7 +60,6 @@ class Checkout:
     python: str = sys.executable
 
     def run(self, *arguments: str, **env: str) -> str:
-        """Run a program of the checkout's Python, and return what it printed."""
         command = [self.python, *arguments]
         ended = completed(command, cwd=self.folder, env=os.environ | env)
         if ended.returncode != 0:
@@ -68,7 +67,6 @@ class Checkout:
         return ended.stdout
 
     def require_own_package(self) -> None:
-        """Fail unless it is this checkout's code that its Python imports."""
         package = Path(self.run("-c", "import stackmgr; print(stackmgr.__file__)").strip())
         if not package.resolve().is_relative_to(self.folder.resolve()):
             raise RuntimeError(f"in {self.folder}, stackmgr is imported from {package}")

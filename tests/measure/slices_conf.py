@@ -17,7 +17,6 @@ _post_fork = post_fork  # noqa: F821 - of the settings
 
 
 def post_fork(server, worker):
-    """Watch the thread of the worker."""
     from stackmgr.scheduler import Scheduler  # noqa: PLC0415 - the modules of the release that was checked
 
     _post_fork(server, worker)

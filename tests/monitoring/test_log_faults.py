@@ -51,7 +51,6 @@ def read_some_and_close(lines: IO[str]) -> None:
 
 @pytest.fixture(params=["closed", "full disk", "reader gone", "reader stalled"])
 def service(request, database_url) -> Iterator[RunningService]:
-    """A service of two workers that cannot write to standard error."""
     env = {"WEB_CONCURRENCY": "2"}
     if request.param == "closed":
         shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *GUNICORN_COMMAND]

@@ -42,7 +42,6 @@ MISBEHAVIOURS = (
 
 
 def send(service: RunningService, headers: dict[str, str], *request: Any) -> bytes:
-    """Send a request, by default to list stacks, and return all of the response."""
     path, *rest = request or ("/manager/stacks",)
     received = exchange(service.port, path, headers, *rest)
     return repr(received.headers.items()).encode() + received.body

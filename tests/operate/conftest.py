@@ -43,7 +43,6 @@ def own_saved_url(server_url: str, saved_url: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def on_saved(command, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Return a function that runs `stackmgr` on the database of `saved_url`."""
     monkeypatch.setenv("STACKMGR_DATABASE_URL", saved_url)
     return command
 
@@ -59,7 +58,6 @@ def support_login(server_url: str, saved_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def run_psql(binaries: Path, support_login: str) -> Callable[..., Outcome]:
-    """Return a function that runs psql as support's login on the database of a URL."""
 
     def run(url: str, *arguments: str | Path) -> Outcome:
         ran = psql.run_psql(make_conninfo(url, user=support_login), *arguments, binaries=binaries)

@@ -13,6 +13,10 @@ ISSUE = ("keys", "issue", "--external-id", EXTERNAL_ID)
 NO_UUID = "must be a UUID with hyphens"
 UNSET = "STACKMGR_DATABASE_URL is not set: set it to a PostgreSQL connection string"
 INVALID = "STACKMGR_DATABASE_URL is not a valid PostgreSQL connection string"
+PARTS = [
+    ("", ""), ("host=localhost passwort=", ""), ("host=localhost password=", "\udcff"),
+    ("postgresql://operator:", "@hunter3@localhost/stackmgr"), ("postgresql://user:", "@host/db?nothing=1"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -65,21 +69,11 @@ def test_senseless_arguments_are_rejected(command, arguments, complaint):
     assert "stackmgr_key" not in ran.err
 
 
-@pytest.mark.parametrize(
-    "arguments", [("migrate",), ("keys", "list"), ISSUE, ("keys", "revoke", EXTERNAL_ID)], ids=" ".join
-)
+@pytest.mark.parametrize("arguments", [("migrate",), ISSUE], ids=" ".join)
 @pytest.mark.parametrize(
     ("url", "problem"),
-    [
-        ("", UNSET),
-        (" ", INVALID),
-        ("postgresql://operator:hunter2@hunter3@localhost/stackmgr", INVALID),
-        ("host=localhost passwort=hunter2", INVALID),
-        ("host=localhost password=hunter2\udcff", INVALID),
-        ("hunter2", INVALID),
-        ("postgresql://user:hunter2@host/db?nothing=1", INVALID),
-    ],
-    ids=["empty", "blank", "bare at sign", "misspelt", "not UTF-8", "no form", "unknown parameter"],
+    [("", UNSET), *((f"{text}hunter2{end}", INVALID) for text, end in PARTS)],
+    ids=ascii,
 )
 def test_invalid_url_is_named_but_not_shown(command, arguments, url, problem, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL", url)

@@ -115,7 +115,6 @@ class Line:
         world.invariants_at_rest.append(self.check_at_rest)
 
     def requester(self) -> object:
-        """Return the request, or the name of the thread, that acquires a connection now."""
         current = self.world.current
         return asker() or (current.name if current is not None else None)
 

@@ -193,7 +193,6 @@ class ServerSession:
             self._fail("55P03", command.asker)
 
     def resume(self) -> None:
-        """Try again to lock."""
         self.server.waiting.remove(self)
         self.waits_for, self.is_running = None, False
         self._next()
@@ -222,7 +221,6 @@ class ServerSession:
             world.at(world.between(0, 0.5), self.end)
 
     def _release(self) -> None:
-        """End the transaction, and let others have its locks."""
         transaction, self.transaction = self.transaction, None
         if self in self.server.waiting:
             self.server.waiting.remove(self)

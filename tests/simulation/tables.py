@@ -23,7 +23,6 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 @cache
 def statement_of(text: bytes) -> Statement:
-    """Return the statement whose text this is: its comment names it."""
     return statements.load(text.partition(b"/* ")[2].partition(b" */")[0].decode("ascii"))
 
 

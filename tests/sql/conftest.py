@@ -31,7 +31,6 @@ def bare_cluster_url(cluster_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def bare_database_url(bare_cluster_url: str) -> Iterator[str]:
-    """A connection string, as superuser, to an empty database in a cluster without roles."""
     with new_database(bare_cluster_url) as url:
         yield url
 

@@ -87,7 +87,6 @@ def test_the_page_names_what_fails_and_exists():
 
 
 def outcomes(url: str, variant: str) -> list[Any]:
-    """Return what a sequence of writes returns and stores, without the ids, which differ."""
     found: list[Any] = []
     identity = Identity(external_id=str(uuid4()), identity_id=str(uuid4()), key_id="key")
     with opened(url, pool_size=1, variant=variant) as database:

@@ -85,7 +85,6 @@ def test_only_files_are_sent_to_the_server():
 
 
 def bytes_constants(tree: ast.Module) -> set[str]:
-    """Return the names that are given a bytes literal at the top of a module."""
     return {
         target.id
         for node in tree.body

@@ -34,7 +34,6 @@ def applied(url: str) -> list[int]:
 
 
 def wait_for(connection: psycopg.Connection, url: str, number: int) -> None:
-    """Return once *number* backends of the database at *url* wait for a lock."""
     name = conninfo_to_dict(url)["dbname"]
     eventually(lambda: connection.execute(WAITING, [name]).fetchone() == (number,))
 

@@ -39,7 +39,6 @@ class ContractClient:
         self.key = key
 
     def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:
-        """Return the response to one request."""
         raise NotImplementedError
 
     def request(

@@ -17,7 +17,6 @@ _BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 
 
 def binaries_of(url: str) -> Path:
-    """Return the directory of the programs of a running server."""
     with psycopg.connect(url) as connection:
         row: Any = connection.execute(_BINARIES).fetchone()
     return Path(row[0])

@@ -53,7 +53,6 @@ CONFIGURED = slice(2, 2 + len(COLUMNS))  # of a stack of the repository
 
 
 def stored(body: dict[str, Any]) -> Configuration:
-    """Return the configuration of a create body as it is stored."""
     return Configuration(**parse(body, _SPELLINGS))
 
 
@@ -75,7 +74,6 @@ def allocation_text(*items: tuple[str, int]) -> str:
 
 
 def random_allocation(chance: random.Random, tokens: int) -> list[dict[str, Any]]:
-    """Return an allocation to so many *tokens*, in normal form."""
     addresses = sorted(chance.sample(ADDRESSES, tokens))
     cuts = sorted(chance.choices(range(10001), k=tokens - 1))
     weights = [high - low for low, high in zip([0, *cuts], [*cuts, 10000], strict=True)]

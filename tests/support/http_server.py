@@ -87,7 +87,6 @@ class HttpServer:
         return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
 
     def silence(self, client: socket.socket, _: Request) -> None:
-        """Say nothing until released."""
         self.release.wait(_READ_DEADLINE)
 
     def start(self) -> None:

@@ -25,7 +25,6 @@ class RawClient(AbstractContextManager["RawClient"]):
         self.socket.close()
 
     def send(self, *pieces: bytes) -> None:
-        """Send each piece by itself."""
         for piece in pieces:
             self.socket.sendall(piece)
 

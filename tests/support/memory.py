@@ -17,7 +17,6 @@ def memory() -> str | None:
 
 
 def reachable(folder: str | Path) -> Path:
-    """Open a folder of `tempfile` to other users: PostgreSQL does not run as root."""
     path = Path(folder)
     path.chmod(0o755)
     return path

@@ -78,7 +78,6 @@ class NginxProxy:
             connection.close()
 
     def send(self, data: bytes, *, tls: bool = True) -> bytes:
-        """Send *data* and no more, and return all that comes back until nginx closes the connection."""
         with RawClient(self.connect(tls=tls)) as client:
             # nginx may reject the request and close before all of it was sent.
             with suppress(OSError):
@@ -118,7 +117,6 @@ def site(folder: Path, port: int, upstream_port: int, changes: Mapping[str, str]
 
 
 def make_certificate(folder: Path) -> None:
-    """Make a key and a self-signed certificate for localhost."""
     openssl = require(shutil.which("openssl"), "openssl")
     folder.mkdir()
     options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"

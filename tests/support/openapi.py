@@ -35,7 +35,6 @@ def nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the path, the method and the description of each operation."""
     for path, item in BUNDLE["paths"].items():
         for method, operation in item.items():
             yield path, method.upper(), operation

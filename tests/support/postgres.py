@@ -34,7 +34,6 @@ class FaultyPostgres(EmbeddedPostgres):
         self.programs = Path(os.environ.get("STACKMGR_TEST_POSTGRES") or self.programs)
 
     def prepare(self) -> None:
-        """Create the service's database and its schema."""
         self.ensure_database()
         migrations.apply(self.url())
 

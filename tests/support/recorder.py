@@ -31,7 +31,6 @@ class RecordedDatabase(Database):
 
 
 def opened(url: str, **options: Any) -> closing[RecordedDatabase]:
-    """Return a context with the pool of a process, which it closes."""
     database = RecordedDatabase(url, **options)
     database.open()
     return closing(database)

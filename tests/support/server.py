@@ -53,7 +53,6 @@ class RunningService:
         return self.log_path.read_text()
 
     def stop(self) -> int:
-        """Send SIGTERM, unless the process has ended already, and return its exit status."""
         return processes.stop(self.process)
 
 
@@ -139,7 +138,6 @@ def exchange(  # noqa: PLR0913 - the parts of a request
     *,
     timeout: float = _START_DEADLINE,
 ) -> Response:
-    """Return the response to one request on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request(method, path, body, headers or {})
@@ -150,7 +148,6 @@ def exchange(  # noqa: PLR0913 - the parts of a request
 
 
 def send_request(port: int, path: str, *request: Any, **options: Any) -> tuple[int, str]:
-    """Return status and body of the response to such a request."""
     received = exchange(port, path, *request, **options)
     return received.status, received.body.decode()
 

@@ -19,12 +19,10 @@ _HANGS = 3600.0
 
 
 def verification(code: str, *, valid: bool = False, **data: Any) -> dict[str, Any]:
-    """Return the body in which Unkey reports the outcome of a verification."""
     return {"meta": {"requestId": "req_1"}, "data": {"valid": valid, "code": code} | data}
 
 
 def accepted(external_id: Any, identity_id: Any = "id_1") -> dict[str, Any]:
-    """Return the body for a good key of a complete identity."""
     return verification("VALID", valid=True, identity={"id": identity_id, "externalId": external_id})
 
 

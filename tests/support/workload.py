@@ -194,7 +194,6 @@ class Workload:
         return False
 
     def _choose(self, client: _Client) -> tuple[Operation, Configuration | None]:
-        """Return what the client does next, and the document of its request."""
         client.count += 1
         tag = f"{self._seed}-{client.number}-{client.count}"
         manager, chance = client.manager, self._chance

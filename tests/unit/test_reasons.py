@@ -17,7 +17,6 @@ NOT_RULES = {"$schema", "id", "description", "properties", "items"}
 
 
 def slugs_of(schema: dict[str, Any], path: list[str]) -> Iterator[str]:
-    """Yield the slug of every rule of a schema."""
     for keyword in schema.keys() - NOT_RULES:
         yield rule_slug(path, keyword, "")
     yield rule_slug(path, "type", None)
