@@ -135,3 +135,17 @@ def test_wheel_holds_the_package_and_data(distributions):
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
+
+
+INSTALLED = ("stackmgr-9-py3-none-any.whl", "stackmgr-9-requirements.txt")
+
+
+@pytest.mark.parametrize("damaged", INSTALLED)
+def test_a_damaged_file_is_not_installed(tmp_path, damaged):
+    for name in INSTALLED:
+        (tmp_path / name).write_text("intact")
+    (tmp_path / "SHA256SUMS").write_text(run("sha256sum", *INSTALLED, cwd=tmp_path))
+    (tmp_path / damaged).write_text("damaged")
+    environ = os.environ | {"PYTHON": "false"}  # nothing would be installed without the check either
+    ended = completed(["/bin/sh", ROOT / "deploy" / "install", "9"], cwd=tmp_path, env=environ)
+    assert (ended.returncode, "not that of the release: fetch it again" in ended.stderr) == (1, True)
