@@ -169,7 +169,6 @@ def service(database_url: str) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="session")
 def variant(citus_nodes: list[str]) -> str:
-    """The STACKMGR_SQL_VARIANT of the server under test."""
     return "citus" if citus_nodes else "plain"
 
 
@@ -197,7 +196,6 @@ def admin(database_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def row_counts(admin: psycopg.Connection) -> Callable[[], dict[str, int]]:
-    """Return a function that counts the rows of every table of the service."""
     found = admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'stackmgr' ORDER BY tablename")
     tables = [table for (table,) in found]
     counts = (sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier("stackmgr", t)) for t in tables)

@@ -74,7 +74,6 @@ def passes(*, everything: bool) -> Iterator[Pass]:
 
 
 def run(part: Pass) -> tuple[bool, str]:
-    """Run one pass; return whether every test passed or was skipped, and the counts."""
     with tempfile.TemporaryDirectory(prefix="stackmgr-") as folder:
         report = Path(folder, "report.xml")  # which pytest writes at its end
         process = subprocess.Popen(

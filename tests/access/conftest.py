@@ -44,7 +44,6 @@ def unkey() -> Iterator[HttpServer]:
 
 @pytest.fixture
 def tls_server(tmp_path, monkeypatch):
-    """Return a function that runs a server with a certificate for a name."""
 
     def run(name: str, *, is_trusted: bool = True) -> AbstractContextManager[HttpServer]:
         authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -156,7 +155,6 @@ def rows_of(admin: psycopg.Connection) -> Callable[[str], list[int]]:
 
 @pytest.fixture
 def until_one_waits(admin: psycopg.Connection) -> Callable[[], None]:
-    """Return a function that returns once one session waits for a lock of another."""
     return lambda: eventually(lambda: admin.execute(_WAITING).fetchone() == (1,))
 
 

@@ -23,7 +23,6 @@ UNKEY = {
 
 @pytest.fixture
 def lines():
-    """The fields of the log lines, newest last."""
     return []
 
 

@@ -41,7 +41,6 @@ def gateway(*fields: bytes, body: bytes = BODY) -> bytes:
 
 
 def large_head(size: int) -> bytes:
-    """Return a response whose head has *size* bytes."""
     empty = gateway(b"X: ")
     return gateway(b"X: " + b"y" * (size + len(BODY) - len(empty)))
 

@@ -61,7 +61,8 @@ def test_a_server_that_cannot_be_reached_is_unavailable(
         every_operation(503, make_unkey_client(url.format(port=listener.getsockname()[1]), IMPATIENT))
 
 
-def test_hanging_resolver_delays_no_request(every_operation, make_unkey_client, monkeypatch):
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+def test_hanging_resolver_delays_no_request(every_operation, make_unkey_client, monkeypatch, scheme, port):
     release, lookups = threading.Event(), []
 
     def hang(*arguments, **options):
@@ -71,9 +72,9 @@ def test_hanging_resolver_delays_no_request(every_operation, make_unkey_client, 
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", hang)
-        every_operation(503, make_unkey_client("http://unkey.example.org", 0.1))
+        every_operation(503, make_unkey_client(f"{scheme}://unkey.example.org", 0.1))
         release.set()
-    assert len(lookups) == 1
+    assert [arguments[:2] for arguments in lookups] == [("unkey.example.org", port)]
 
 
 @pytest.fixture

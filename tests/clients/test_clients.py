@@ -36,7 +36,6 @@ COUNTS = b"""
 
 @pytest.fixture
 def counts(admin, key):
-    """Return a function that returns the name of each stack of the manager, and how many revisions it has."""
     return lambda: admin.execute(COUNTS, [api_keys.digest(key)]).fetchall()
 
 

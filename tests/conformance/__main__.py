@@ -36,7 +36,6 @@ def _failure(deployment: Deployment, check: Check) -> str | None:
 
 
 def _require_reachable(deployment: Deployment) -> None:
-    """Exit if the deployment does not respond, or does not accept one of the keys."""
     for name, client in (("first", deployment.first), ("second", deployment.second)):
         try:
             found = client.page("limit=1").status_int

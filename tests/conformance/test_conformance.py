@@ -19,7 +19,6 @@ def keys(new_key) -> str:
 def conformance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
-    """Return a function that runs `python -m tests.conformance` inside this process."""
     return runner(monkeypatch, capsys, main)
 
 

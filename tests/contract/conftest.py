@@ -24,7 +24,6 @@ class Rival(psycopg.Connection[Any]):
     """A connection that keeps its transaction and locks open until the test ends it."""
 
     def wait_until_waited_for(self, watcher: psycopg.Connection[Any]) -> None:
-        """Return once another connection waits for this transaction."""
         query = BLOCKED_ON_ANY_NODE if os.environ.get("STACKMGR_TEST_CITUS") else BLOCKED
         eventually(lambda: watcher.execute(query, [self.info.backend_pid]).fetchone() is not None)
 

@@ -18,7 +18,6 @@ CHUNKED = {"wsgi.input_terminated": True}
 
 @pytest.fixture
 def send(app, client, stack):
-    """Return functions that send a body by hand, by the name of the operation."""
     create = partial(call, app, client, "POST", STACKS, HTTP_IDEMPOTENCY_KEY="key")
     return {"create": create, "update": partial(call, app, client, "PATCH", f"{STACKS}/{stack['id']}")}
 

@@ -31,7 +31,6 @@ operations = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERA
 
 @pytest.fixture
 def behind(client_with, database):
-    """Return a function that makes a client of an application with the given verifier and database."""
     # A key of the right form that was never issued.
     key = api_keys.generate()
     return lambda verifier, on=database: client_with(key, verifier=verifier, database=on)

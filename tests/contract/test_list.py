@@ -16,7 +16,6 @@ from tests.support.tables import each_case
 
 
 def created(client, count):
-    """Create stacks and return their ids, newest first."""
     return [client.create(configuration(name=f"No. {number}")).json["id"] for number in range(count)][::-1]
 
 

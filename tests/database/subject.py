@@ -33,7 +33,6 @@ class Watcher:
         self._connection = connection
 
     def waiting(self) -> set[int]:
-        """Return the pids of the backends that wait for a lock or for a standby."""
         rows = self._connection.execute(
             b"SELECT pid FROM pg_catalog.pg_stat_activity WHERE application_name = 'stackmgr'"
             b" AND (wait_event_type = 'Lock' OR wait_event = 'SyncRep')"
@@ -62,7 +61,6 @@ class Subject:
     stack_id: str = ""
 
     def operations(self) -> dict[str, Callable[[], int]]:
-        """Return the four operations, each returning the status of its response."""
         client, stack_id = self.client, self.stack_id
         return {
             "create": lambda: client.create(configuration()).status_int,

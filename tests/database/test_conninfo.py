@@ -8,12 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 
-from stackmgr.database.conninfo import (
-    client_settings,
-    completed_conninfo,
-    completing_variables,
-    requested,
-)
+from stackmgr.database.conninfo import client_settings, completed_conninfo, completing_variables, requested
 from stackmgr.settings import OPTIONS
 
 VALID = [

@@ -30,7 +30,6 @@ def in_time() -> Iterator[None]:
 
 @pytest.fixture
 def after_verification(subject, monkeypatch):
-    """Return a function that makes a call after each verification."""
     verify = DatabaseVerifier.verify
     subject.client.change_worker()
 

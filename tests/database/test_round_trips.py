@@ -43,7 +43,6 @@ def start(greenlets) -> Start:
 
 @pytest.fixture
 def written(admin: psycopg.Connection) -> Iterator[Callable[[], list[str]]]:
-    """Make the table of WRITE; return a function that returns what is in it."""
     admin.execute(
         b"CREATE TABLE public.written (value text PRIMARY KEY CHECK (value <> 'bad'));"
         b"GRANT ALL ON public.written TO PUBLIC"

@@ -36,7 +36,6 @@ class Browser:
         return self._post("/execute/sync", {"script": f"return {expression}", "args": []})
 
     def console(self) -> list[str]:
-        """Return the messages of the console since the last call, failed requests included."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
 
 

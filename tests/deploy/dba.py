@@ -99,7 +99,6 @@ class Dba(Shell):
         return f"host='{data}.sock' user={user} dbname={database}"
 
     def begin(self, data: str) -> str:
-        """Start a cluster, point the programs to it, and make the service's database in it."""
         self.run(f"pg_ctl -D '{data}' -w start")
         self.variables["PGHOST"] = f"{data}.sock"
         self.run("psql -X -q -d postgres -f deploy/postgresql/roles.sql")

@@ -80,7 +80,6 @@ class Host(Shell):
             return cursor.fetchall() if cursor.description else []
 
     def add(self, number: int) -> str:
-        """Insert a row, wait until its segment is archived, and return a time after it."""
         self.sql(f"INSERT INTO public.rows VALUES ({number})")
         [(segment,)] = self.sql("SELECT pg_walfile_name(pg_switch_wal())")
         archived = f"SELECT last_archived_wal >= '{segment}' FROM pg_stat_archiver"

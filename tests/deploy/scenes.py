@@ -204,7 +204,6 @@ class Releases(Shell):
         self.variables["MASTER"] = str(self.serving.enter_context(service).pid)
 
     def kept(self) -> list[str]:
-        """Return the saved rows, and the lines of each file of /etc."""
         files = [file for file in self.folder.glob("etc/**/*") if file.is_file()]
         found = [f"{file} {line}" for file in files for line in file.read_text().splitlines()]
         with suppress(psycopg.Error):

@@ -51,7 +51,6 @@ def sh(line):
 
 
 def items(dev):
-    """Return the stacks that the printed line for the list shows."""
     status, page = sh(dev.curl_lines[1])
     assert status == 200
     return page["items"]
@@ -165,7 +164,6 @@ def test_left_over_database_is_stopped(folder):
 
 @pytest.fixture(scope="module")
 def made(folder):
-    """The data folder of a server that has run before."""
     with EmbeddedPostgres(folder / "data") as server:
         server.ensure_database()
     return folder / "data"

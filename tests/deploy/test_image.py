@@ -73,7 +73,6 @@ class Image:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The image configuration: Cmd, Healthcheck, StopSignal, User."""
         return json.loads(self.run("inspect", "--type", "image", self.name))["Docker"]["config"]
 
 

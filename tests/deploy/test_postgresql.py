@@ -158,7 +158,6 @@ def as_operator(dba: Dba, text: str, service: str, operator: str) -> subprocess.
 
 
 def restore(dba: Dba, database: str) -> None:
-    """Restore the dump by the page's commands; the server of the wheel has no amcheck."""
     found = sql(dba.url, "SELECT FROM pg_available_extensions WHERE name = 'amcheck'")
     _, *commands, audit = (
         line.replace("stackmgr_restored", database) for line in lines("Backup and restore")

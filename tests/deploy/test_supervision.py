@@ -74,7 +74,6 @@ class Releases:
         return len(list(self.folder.glob("booted-*")))
 
     def switch_to_new(self, module: str, code: str) -> Path:
-        """Switch to the new release, a module of which ends in *code*."""
         switch(self.folder / "current", "new")
         return self.append("new", module, code)
 

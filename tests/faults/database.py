@@ -31,7 +31,6 @@ _MEANWHILE = 0.5
 
 
 def execute(stage: Stage, *statements: str) -> None:
-    """Run *statements* as the superuser, each in a transaction of its own."""
     with psycopg.connect(stage.server.url(), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())

@@ -25,7 +25,6 @@ class Probe:
 
 @contextmanager
 def repeated(act: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call *act* in a thread until the context ends, *seconds* after the beginning and after each call."""
     ended = threading.Event()
 
     def work() -> None:

@@ -45,7 +45,6 @@ def _doubling(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _with_heartbeats(stage: Stage) -> Iterator[None]:
-    """Keep heartbeats in a folder that can be removed."""
     folder = stage.folder / "heartbeats"
     folder.mkdir()
     stage.configuration += f"\nworker_tmp_dir = {str(folder)!r}\n"

@@ -38,7 +38,6 @@ def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report
 
 
 def inject(cell: Cell, stage: Stage) -> None:
-    """Inject the fault once, and return once it is over and the service is ready."""
     began, master = time.monotonic(), stage.service.pid
     with cell.fault(stage) or nullcontext():
         time.sleep(cell.lasts)

@@ -92,7 +92,6 @@ class Stage:
         return self.service.workers()
 
     def a_worker(self) -> psutil.Process:
-        """Return one of the workers, once they all run."""
         self.service.await_workers(WORKERS)
         worker: psutil.Process = self.chance.choice(self.workers())
         return worker

@@ -69,7 +69,6 @@ class Unit:
         return []
 
     def start(self) -> None:
-        """Do what `systemctl start` does, and return once the service says that it is ready."""
         self._is_stopping.clear()
         self._execute()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
@@ -108,7 +107,6 @@ class Unit:
             os.killpg(self.pid, signal.SIGKILL)
 
     def await_readiness(self) -> None:
-        """Return once `/ready` responds with 200, which may be some time after a fault; probes are judged."""
 
         def is_ready() -> bool:
             with suppress(OSError, HTTPException):  # the worker that accepted it has ended

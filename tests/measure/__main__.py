@@ -105,7 +105,6 @@ def _start(chosen: argparse.Namespace, url: str, folder: Path, stack: ExitStack)
 
 
 def _warm_up(chosen: argparse.Namespace, services: list[MeasuredService]) -> None:
-    """Require that each service responds to each scenario without errors."""
     for service in services:
         for scenario in chosen.scenarios:
             runs = (service.run(scenario, chosen.connections, 1) for _ in range(_WARM_UPS))

@@ -78,7 +78,6 @@ class AttackedService:
         return longest / 1e6
 
     def watch(self, seconds: float, *, renews: bool = False) -> Measured:
-        """Send GETs of the light client for *seconds*, each over a new connection if it *renews* them."""
         found, end = Measured(), time.monotonic() + seconds
         self.longest_slice_ms()
         while time.monotonic() < end:

@@ -68,7 +68,6 @@ class Cost:
 
     @property
     def disturbed(self) -> bool:
-        """Whether others took so much that the run should not count."""
         return self.noise > TOLERATED
 
 

@@ -39,7 +39,6 @@ _CALM = (
 
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[str]:
-    """Yield the connection string of the server: the one the tests are given, or the embedded one."""
     given = os.environ.get("STACKMGR_TEST_DATABASE_URL")
     if given:
         yield given

@@ -16,7 +16,6 @@ from tests.support.command_line import Outcome, runner
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Return a function that runs `stackmgr` with arguments, without a database."""
     monkeypatch.delenv("STACKMGR_DATABASE_URL", raising=False)
     monkeypatch.delenv("STACKMGR_TOKENS", raising=False)
     monkeypatch.setenv("COLUMNS", "110")

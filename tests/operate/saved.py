@@ -98,7 +98,6 @@ def _allocation(weights: dict[str, int]) -> str:
 
 
 def whitelist_without(symbol: str) -> str:
-    """Return the text of a whitelist in which another token has the place of *symbol*."""
     document = json.loads(TOKENS_FILE.read_bytes())
     for token in document["tokens"]:
         if token["symbol"] == symbol:

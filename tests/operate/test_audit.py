@@ -25,7 +25,6 @@ LAST = f"{HERE} AND revision_number = 4"
 
 
 def both(change: str) -> str:
-    """Return the change of the current row and of the revision that it must equal."""
     return update("stacks", change) + update("stack_revisions", change, LAST)
 
 

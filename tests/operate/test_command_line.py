@@ -71,9 +71,7 @@ def test_senseless_arguments_are_rejected(command, arguments, complaint):
 
 @pytest.mark.parametrize("arguments", [("migrate",), ISSUE], ids=" ".join)
 @pytest.mark.parametrize(
-    ("url", "problem"),
-    [("", UNSET), *((f"{text}hunter2{end}", INVALID) for text, end in PARTS)],
-    ids=ascii,
+    ("url", "problem"), [("", UNSET), *((f"{text}hunter2{end}", INVALID) for text, end in PARTS)], ids=ascii
 )
 def test_invalid_url_is_named_but_not_shown(command, arguments, url, problem, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL", url)

@@ -63,7 +63,6 @@ def archived(folder: Path) -> list[tuple[str, str]]:
 
 
 def failing_sync(folder: Path, call: int, end: str) -> Path:
-    """Let `sync` fail from a call on; return what to remove."""
     path = folder / "sync"
     path.write_text(FAILING_SYNC.replace("CALL", str(call)).replace("END", end))
     path.chmod(0o755)

@@ -61,7 +61,6 @@ def shown(run_file, saved_url):
 
 
 def record(lines: list[str]) -> dict[str, str]:
-    """Return the fields of a row that psql shows in a line each."""
     return dict(line.split("|") for line in lines)
 
 

@@ -130,7 +130,6 @@ class Line:
         self.in_use[id(connection)] = request
 
     def rejected(self, started: float, owed: float, stalled: float) -> None:
-        """Check that a request has no connection only if it has waited and something hindered it."""
         waited, server = self.world.now - started, self.server
         if not owed - _SLACK <= waited <= max(0.0, owed) + _SLACK + stalled and owed > 0:
             self.world.fail("a request waits in line for its time", f"{waited:.3f} s of {owed:.3f} s")

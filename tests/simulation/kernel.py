@@ -29,7 +29,6 @@ class File:
         self.number = kernel.open(self)
 
     def changed(self) -> None:
-        """Wake what waits for this file: to be called when something has become ready."""
         self.kernel.world.wake_all(self.waiting)
         for epoll, number in self.watching.items():
             epoll.notice(number)

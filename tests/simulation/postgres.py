@@ -46,7 +46,6 @@ class Server:
         self.migrations = 0
 
     def any_backend(self) -> Backend:
-        """Return a backend of the pooler, which has two."""
         self.backends = [backend for backend in self.backends if backend.epoch == self.epoch]
         while len(self.backends) < 2:
             self.backends.append(Backend(self))
@@ -122,7 +121,6 @@ class Server:
             self.world.at(seconds, self.release, lock)
 
     def hinder(self, seconds: float = _RECONNECT) -> None:
-        """Note that for so long nothing may connect."""
         self.hindered_until = max(self.hindered_until, self.world.now + seconds)
 
     def crash(self, seconds: float, sqlstate: str = "") -> None:

@@ -53,7 +53,6 @@ class Key:
 
     @property
     def manager_id(self) -> str:
-        """The manager to whom the key is bound now."""
         return self.tables.keys[self.digest][3]
 
 

@@ -47,13 +47,11 @@ class Tables:
         self.keys[moved] = (*self.keys[moved][:3], self.keys[other][3])
 
     def copy(self) -> "Tables":
-        """Return what a transaction sees, and changes."""
         seen = copy(self)
         vars(seen).update({name: dict(getattr(self, name)) for name in _WRITTEN}, used=set(self.used))
         return seen
 
     def commit(self, seen: "Tables", before: "Tables") -> None:
-        """Take over what a transaction has changed in *seen*, which began as *before*."""
         self.used |= seen.used
         for name in _WRITTEN:
             now, then = getattr(seen, name), getattr(before, name)

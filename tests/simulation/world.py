@@ -174,7 +174,6 @@ class World:
         return thread.value
 
     def wait_in(self, waiting: Any, seconds: float | None, *, is_lock: bool = False) -> bool:
-        """Block the current thread as one of *waiting*, as `block` does."""
         thread = self.current
         waiting.append(thread)
         is_woken = self.block(seconds, is_lock=is_lock)
@@ -183,7 +182,6 @@ class World:
         return is_woken
 
     def wake(self, thread: Thread, *, value: bool = True) -> None:
-        """Resume *thread* if it is blocked; its wait returns *value*."""
         if thread.is_blocked:
             thread.is_blocked = False
             thread.value = value

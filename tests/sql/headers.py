@@ -34,7 +34,6 @@ class SqlFile:
         )
 
     def listed(self, field: str) -> list[str]:
-        """Return the items of a field, none if it says `none`."""
         text = self.fields[field]
         return [] if text == "none" or text.startswith("none (") else text.split(", ")
 
@@ -43,7 +42,6 @@ class SqlFile:
         return {match[1]: match[2] for match in found if match}
 
     def columns(self) -> list[str]:
-        """Return the names of the columns, each with `or null` where it may be null."""
         match = re.search(r"\(([^)]+)\)", self.fields["returns"])
         return match[1].split(", ") if match else []
 

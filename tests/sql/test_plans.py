@@ -135,7 +135,6 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def ends(crowded_url: str) -> dict[str, Position]:
-    """The positions after which the first page and the last page of the crowded manager begin."""
     with psycopg.connect(crowded_url) as admin:
         row: Any = admin.execute(BEFORE_LAST_PAGE, {"manager_id": MANAGER}).fetchone()
     return {"first": cursor.START, "last": Position(*row)}

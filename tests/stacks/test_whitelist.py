@@ -17,7 +17,6 @@ SHIPPED = json.loads(paths.DEFAULT_WHITELIST.read_bytes())
 
 @pytest.fixture
 def problems(tmp_path):
-    """Return a function that gives the problems of a whitelist (bytes go to the file as they are)."""
 
     def find(document):
         path = tmp_path / "tokens.json"

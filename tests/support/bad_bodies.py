@@ -28,7 +28,6 @@ def body_with(valid: Mapping[str, Any], field: str, text: str) -> bytes:
 
 
 def field_text(name: str, text: str) -> bytes:
-    """Return the example of a create body in which field *name* is *text*."""
     return body_with(CONFIGURATION, name, text)
 
 

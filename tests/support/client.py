@@ -57,7 +57,6 @@ class ContractClient:
     def create(
         self, document: Any, key: str | None = None, headers: dict[str, str | None] | None = None
     ) -> TestResponse:
-        """POST *document* under *key*, or under a new one."""
         given = {"Idempotency-Key": key or str(uuid4()), **(headers or {})}
         return self.request("POST", STACKS, document, given)
 

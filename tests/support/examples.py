@@ -38,7 +38,6 @@ TYPES = {"name": "stack_name", "allocation": "allocation", "preset": "preset"}
 
 
 def from_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration that *columns* hold, as a response has it."""
     fields = {name: columns[name] for name in COLUMNS}
     return fields | {"schedule": {"preset": fields.pop("preset")}}
 
@@ -60,7 +59,6 @@ STORED = stored(CONFIGURATION)
 
 
 def configuration(**fields: Any) -> dict[str, Any]:
-    """Return a valid create body with the given fields replaced."""
     return copy.deepcopy(CONFIGURATION) | fields
 
 
@@ -69,7 +67,6 @@ def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
 
 
 def allocation_text(*items: tuple[str, int]) -> str:
-    """Return an allocation in normal form as it is stored."""
     return json.dumps(allocation(*items), separators=(",", ":"))
 
 

@@ -56,7 +56,6 @@ class Running:
         close(self.scheduler)
 
     def start(self, call: Callable[[], object]) -> "Future[object]":
-        """Run *call* in a greenlet, as soon as one is idle."""
         future: Future[object] = Future()
 
         def run() -> None:

@@ -46,7 +46,6 @@ def raw(data: bytes, *, keep: bool = False) -> Behaviour:
 
 
 def reset(client: socket.socket, _: Request) -> None:
-    """End the connection with RST, not FIN."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -142,7 +141,6 @@ def _read(reader: Any, number: int) -> Request | None:
 
 @contextmanager
 def http_server(behave: Behaviour = hang_up, context: ssl.SSLContext | None = None) -> Iterator[HttpServer]:
-    """Run a server until the context ends; with *context* it speaks TLS."""
     server = HttpServer(socket.create_server(("127.0.0.1", 0)), context, behave)
     server.start()
     try:

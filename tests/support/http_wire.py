@@ -29,7 +29,6 @@ class RawClient(AbstractContextManager["RawClient"]):
             self.socket.sendall(piece)
 
     def finish(self) -> None:
-        """Close the sending side (FIN)."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def read_some(self) -> bytes:
@@ -37,7 +36,6 @@ class RawClient(AbstractContextManager["RawClient"]):
         return self._reader.read1(1_000_000)
 
     def read_all(self) -> bytes:
-        """Return everything until the server closes or resets the connection."""
         data = bytearray()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_000_000)
         with suppress(ConnectionError, ssl.SSLEOFError):

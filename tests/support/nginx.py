@@ -56,7 +56,6 @@ class NginxProxy:
     folder: Path
 
     def connect(self, *, tls: bool = True) -> socket.socket:
-        """Return a connection, with a timeout, through TLS or as plain TCP."""
         plain = socket.create_connection(("127.0.0.1", self.port), _RESPONSE_DEADLINE)
         if not tls:
             return plain

@@ -53,7 +53,6 @@ class FaultyPostgres(EmbeddedPostgres):
         return f"{self.socket_folder}/.s.PGSQL.5432"
 
     def processes(self) -> list[psutil.Process]:
-        """Return the postmaster and its children, in this order."""
         if self.process is None or self.process.poll() is not None:
             return []
         postmaster = psutil.Process(self.process.pid)
@@ -97,7 +96,6 @@ class FaultyPostgres(EmbeddedPostgres):
         psutil.wait_procs(doomed, 60)
 
     def stop(self, mode: signal.Signals = signal.SIGINT) -> None:
-        """Shut down: SIGINT is PostgreSQL's fast mode, SIGQUIT its immediate one."""
         processes = self.processes()
         processes[0].send_signal(mode)
         psutil.wait_procs(processes, 60)
@@ -106,7 +104,6 @@ class FaultyPostgres(EmbeddedPostgres):
         return (self.folder / "server.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start the server, the first time or again after `crash` or `stop`."""
         if self.process is not None:
             self.logs.append(self.read_log())
         super().start()

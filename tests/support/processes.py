@@ -39,7 +39,6 @@ def running(
     end: int = signal.SIGTERM,
     **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program, whose output goes to *log*, until the context ends, and begin once it *serves*."""
     with log.open("ab") as output:
         given: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
         process = subprocess.Popen(command, **given | options)

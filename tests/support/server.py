@@ -46,7 +46,6 @@ class RunningService:
         return self.process.pid
 
     def log(self) -> str:
-        """Return the log, in which the lines of a worker are in order, once it has one of a request now."""
         request_id = str(uuid4())
         send_request(self.port, "/", {"X-Request-Id": request_id})
         eventually(lambda: request_id in self.log_path.read_text())

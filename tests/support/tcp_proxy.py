@@ -76,7 +76,6 @@ class Proxy(AbstractContextManager["Proxy"]):
         self._backwards.set()
 
     def cut(self) -> None:
-        """Reset every connection, on both sides; new ones are forwarded as before."""
         doomed = set(self._open)
         for end in doomed:
             with suppress(OSError):
@@ -129,7 +128,6 @@ class Proxy(AbstractContextManager["Proxy"]):
 
 
 def main() -> None:
-    """Print the port, and forward until standard input ends."""
     target, delay = sys.argv[1:]
     with Proxy(target, float(delay)) as proxy:
         print(proxy.port, flush=True)

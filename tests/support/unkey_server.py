@@ -42,7 +42,6 @@ def accepting(external_ids: Mapping[str, str], delay: float = 0.0) -> Behaviour:
 
 @contextmanager
 def unkey_process(external_ids: Mapping[str, str], delay: float) -> Iterator[tuple[dict[str, str], int]]:
-    """Yield the environment of a service that uses a process `accepting` keys, and its pid."""
     with serving_module(__name__, delay, given=json.dumps(external_ids)) as (port, pid):
         env = {
             "STACKMGR_VERIFIER": "unkey",

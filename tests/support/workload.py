@@ -44,7 +44,6 @@ class Manager:
 
 
 def new_managers(url: str, number: int = 3) -> list[Manager]:
-    """Return managers that the database behind *url* has not known, each with a key."""
     ids = [str(uuid4()) for _ in range(number)]
     with opened(url, role="stackmgr_owner", pool_size=1) as operator:
         session = operator.session()
@@ -113,7 +112,6 @@ class Workload:
             thread.start()
 
     def stop(self) -> None:
-        """Let each client finish its operation.  Fails if one hangs, or a response was wrong."""
         self._stopped.set()
         ends = time.monotonic() + TIMEOUT + 15
         for thread in self._threads:
@@ -124,7 +122,6 @@ class Workload:
         assert not self._problems, "\n".join(self._problems)
 
     def check_running(self) -> None:
-        """Fail if the clients have ended by themselves."""
         assert all(thread.is_alive() for thread in self._threads), self._failure
 
     def _run(self, client: _Client) -> None:
@@ -169,7 +166,6 @@ class Workload:
         return operation.status is not None and operation.status < 500
 
     def _connected(self, client: _Client) -> RawClient:
-        """Return the client's connection, or a new one where the server has closed it."""
         if client.wire is not None and not self._is_open(client.wire):
             client.disconnect()
         if client.wire is None:

@@ -35,7 +35,6 @@ def text_of(document: str) -> str:
 
 
 def code_in(document: str) -> list[str]:
-    """Return what the document shows as code: spans in backticks, indented lines, fenced blocks."""
     text = text_of(document)
     fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", text)
