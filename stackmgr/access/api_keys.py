@@ -9,10 +9,7 @@ import re
 import secrets
 import zlib
 
-PATTERN = r"stackmgr_[0-9A-Za-z]{38}"
-_FORM = re.compile(PATTERN)
-_PREFIX = "stackmgr_"
-_RANDOM_LENGTH = 32
+_FORM = re.compile(r"stackmgr_([0-9A-Za-z]{32})([0-9A-Za-z]{6})")
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -22,16 +19,14 @@ def _checksum(random_part: str) -> str:
 
 
 def generate() -> str:
-    random_part = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LENGTH))
-    return _PREFIX + random_part + _checksum(random_part)
+    random_part = "".join(secrets.choice(_ALPHABET) for _ in range(32))
+    return f"stackmgr_{random_part}{_checksum(random_part)}"
 
 
 def is_well_formed(key: str) -> bool:
     """Whether *key* has the form of a key and the checksum that belongs to it."""
-    if not _FORM.fullmatch(key):
-        return False
-    random_part = key[len(_PREFIX) : len(_PREFIX) + _RANDOM_LENGTH]
-    return key[len(_PREFIX) + _RANDOM_LENGTH :] == _checksum(random_part)
+    form = _FORM.fullmatch(key)
+    return form is not None and form[2] == _checksum(form[1])
 
 
 def digest(key: str) -> bytes:

@@ -106,11 +106,9 @@ def programs() -> Path:
 
 
 def _can_run(command: list[Any], run_as: dict[str, Any]) -> bool:
-    try:
-        subprocess.run(command, check=True, cwd="/", capture_output=True, **run_as)
-    except (PermissionError, subprocess.CalledProcessError):
-        return False
-    return True
+    with suppress(PermissionError):
+        return subprocess.run(command, check=False, cwd="/", capture_output=True, **run_as).returncode == 0
+    return False
 
 
 def _root_folder() -> Path:

@@ -1,4 +1,1 @@
-"""Operation of the service: commands, migrations, the check at start.  No worker imports it.
-
-A module of a command has `add_to`, by which `stackmgr.cli` adds it.
-"""
+"""Operation of the service: commands, migrations, the check at start.  No worker imports it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import errors
 
-from stackmgr.access.verifiers import is_identity_id
+from stackmgr.access.verifiers import printable_id
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import command, erasure
@@ -21,7 +21,7 @@ _REBIND = statements.load("manager_rebind")
 
 
 def _identity_id(text: str) -> str:
-    if not is_identity_id(text):
+    if not printable_id(text):
         raise argparse.ArgumentTypeError("must be 1 to 255 printable characters")
     return text
 

@@ -71,14 +71,10 @@ class Verifier(Protocol):
         """Return why no key can be verified now, if a call without a session shows it."""
 
 
-def is_identity_id(text: str) -> bool:
-    """Whether *text* can be an identity id: short enough for the index, printable on one line."""
-    return 1 <= len(text) <= LONGEST_IDENTITY_ID and text.isprintable()
-
-
 def printable_id(value: object) -> str | None:
-    """Return *value* if it is an id that can be stored and logged."""
-    return value if isinstance(value, str) and is_identity_id(value) else None
+    """Return *value* if it is an id: short enough for the index, printable on one line."""
+    is_id = isinstance(value, str) and 1 <= len(value) <= LONGEST_IDENTITY_ID and value.isprintable()
+    return str(value) if is_id else None
 
 
 def checked_identity(identity_id: object, external_id: object, key_id: object = None) -> Identity:
@@ -86,8 +82,8 @@ def checked_identity(identity_id: object, external_id: object, key_id: object = 
 
     A key's id that is not printable, or over 255 characters, is omitted: only operators see it.
     """
-    if not isinstance(identity_id, str) or not is_identity_id(identity_id):
+    if (identity := printable_id(identity_id)) is None:
         raise Unauthorized(ReasonSlug.IDENTITY_ID_MISSING)
     if not isinstance(external_id, str) or not _CANONICAL_UUID.fullmatch(external_id):
         raise Unauthorized(ReasonSlug.EXTERNAL_ID_NOT_CANONICAL)
-    return Identity(identity_id=identity_id, external_id=external_id, key_id=printable_id(key_id))
+    return Identity(identity_id=identity, external_id=external_id, key_id=printable_id(key_id))

@@ -99,9 +99,6 @@ class Endpoint:
         self._limited_until = 0.0
         self._look_up: Future[Sequence[Address]] | None = None
 
-    def __del__(self) -> None:
-        self._close_idle()
-
     def post(
         self,
         path: str,
@@ -184,6 +181,8 @@ class Endpoint:
     def _close_idle(self) -> None:
         while self._idle:
             self._idle.popleft().close()
+
+    __del__ = _close_idle
 
     def _connect(self, deadline: float) -> HttpConnection:
         """Return a new connection, after a new name resolution.  Raises ServiceUnavailable."""
