@@ -45,20 +45,26 @@ def _respond(req: falcon.Request, resp: falcon.Response, stack: Stack) -> None:
     resp.set_header("ETag", f'"{stack.revision_id}"')  # last: no error response has it
 
 
-class StackCollection:
-    methods = ("GET", "HEAD", "POST")
+class _Resource:
+    schema: str
 
     def __init__(self, spellings: Mapping[str, str]) -> None:
         self._spellings = spellings
-        self._schema = RequestSchema("stack_create.json")
+        self._schema = RequestSchema(self.schema)
+
+    def _fields(self, req: falcon.Request) -> dict[str, str]:
+        return configuration.parse(self._schema.parse(requests.read_body(req)), self._spellings)
+
+
+class StackCollection(_Resource):
+    methods, schema = ("GET", "HEAD", "POST"), "stack_create.json"
 
     def operation(self, req: falcon.Request, params: dict[str, Any]) -> Operation:
         if req.method != "POST":
             return repository.list_operation(*requests.parse_page_query(req.env.get("QUERY_STRING", "")))
         requests.check_content_length(req)
         key = requests.parse_idempotency_key(req)
-        document = self._schema.parse(requests.read_body(req))
-        wanted = Configuration(**configuration.parse(document, self._spellings))
+        wanted = Configuration(**self._fields(req))
         return repository.create_operation(key, wanted, req.context.request_id)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -76,12 +82,8 @@ class StackCollection:
     on_head = on_get
 
 
-class StackItem:
-    methods = ("GET", "HEAD", "PATCH")
-
-    def __init__(self, spellings: Mapping[str, str]) -> None:
-        self._spellings = spellings
-        self._schema = RequestSchema("stack_update.json")
+class StackItem(_Resource):
+    methods, schema = ("GET", "HEAD", "PATCH"), "stack_update.json"
 
     def operation(self, req: falcon.Request, params: dict[str, Any]) -> Operation:
         if req.method == "PATCH":
@@ -89,9 +91,7 @@ class StackItem:
         stack_id = req.context.stack_id = requests.parse_stack_id(params["stack_id"])
         if req.method != "PATCH":
             return repository.get_operation(stack_id)
-        document = self._schema.parse(requests.read_body(req))
-        changes = configuration.parse(document, self._spellings)
-        return repository.update_operation(stack_id, changes, req.context.request_id)
+        return repository.update_operation(stack_id, self._fields(req), req.context.request_id)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, stack_id: str) -> None:
         """Return the stack; of a PATCH, with the revision that it has appended."""

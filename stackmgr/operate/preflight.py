@@ -68,6 +68,7 @@ _DISTRIBUTION = {
     False: "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql",
     True: "the tables are distributed: set STACKMGR_SQL_VARIANT=citus, as Citus rejects the others",
 }
+_NO_KEPT_PLANS = "STACKMGR_SQL_VARIANT={} needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
 CLOCK_TOLERANCE = timedelta(seconds=5)
 
 
@@ -109,7 +110,9 @@ def examine(
                 with connect(own, DatabaseConnection) as service:
                     conninfo.verify_settings(service)
                     is_newer = _examine_schema(service, expected, findings)
-                    _examine_variant(service, variant, findings)
+                    plans = conninfo.requested(service.pgconn.options.decode())["plan_cache_mode"]
+                    if statements.load_variant(variant) and plans == "force_generic_plan":
+                        findings.problems.append(_NO_KEPT_PLANS.format(variant))
                     # Another release has other objects, and Citus distributes them.
                     if thorough and not (is_newer or findings.problems or variant != Settings.sql_variant):
                         _compare_catalog(service, findings)
@@ -141,14 +144,6 @@ def _examine_server(facts: Any, connections: int, findings: Findings) -> None:
     if abs(facts.clock - datetime.now(UTC)) > CLOCK_TOLERANCE:
         findings.warnings.append(
             "this machine's clock and the server's differ by more than 5 seconds: run NTP on both"
-        )
-
-
-def _examine_variant(connection: DatabaseConnection, variant: str, findings: Findings) -> None:
-    settings = conninfo.requested(connection.pgconn.options.decode())
-    if statements.load_variant(variant) and settings["plan_cache_mode"] == "force_generic_plan":
-        findings.problems.append(
-            f"STACKMGR_SQL_VARIANT={variant} needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
         )
 
 
