@@ -12,7 +12,6 @@ from stackmgr.settings import OPTIONS, SettingsError
 
 
 def _options() -> str:
-    """Return the table of the environment for `--help`."""
     rows = (f"  {each.variable:<31}{each.description} [{each.default_text}]" for each in OPTIONS.values())
     head = "The environment, with defaults ('stackmgr check' checks and prints it):"
     files = " and ".join(f"{each.variable}_FILE" for each in OPTIONS.values() if each.is_secret)

@@ -163,7 +163,6 @@ class EmbeddedPostgres(ExitStack):
         return self
 
     def url(self, database: str = "stackmgr", user: str = "postgres") -> str:
-        """Return the connection string of one of the server's databases."""
         folder = quote(str(self.socket_folder), safe="")
         return f"postgresql://{user}@/{database}?host={folder}&port={_PORT}"
 

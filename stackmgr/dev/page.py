@@ -48,7 +48,6 @@ def sample() -> dict[str, Any]:
 
 
 def application() -> WsgiApplication:
-    """Return the application of a worker of `stackmgr dev`, behind the page."""
     service, files = startup.build(os.environ), swagger_ui() or Path()
     own = {"": Path(__file__).with_name("page.html"), "guide.md": paths.directory("schemas") / "guide.md"}
     bundle = runpy.run_path(str(paths.directory("deploy") / "reference.py"))["bundle"]

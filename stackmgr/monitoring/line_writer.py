@@ -111,7 +111,6 @@ class LineWriter:
             time.sleep(0.001)
 
     def _ensure_thread(self) -> bool:
-        """Start the thread unless it runs; return whether it does."""
         if self._thread is None:
             try:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)

@@ -72,7 +72,6 @@ def _shown(option: Option, value: Any) -> str | None:
 
 
 def _settings(chosen: Settings) -> list[dict[str, Any]]:
-    """Return each setting in effect, secrets redacted."""
     return [
         {
             "variable": option.variable,

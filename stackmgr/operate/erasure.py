@@ -98,7 +98,6 @@ class Progress:
     _next = 0.0
 
     def __call__(self, done: int, total: int, remark: str) -> None:
-        """Print a line, or nothing if one was printed a moment ago."""
         if remark or time.monotonic() >= self._next:
             self._next = time.monotonic() + _REPORT_SECONDS
             print_note(remark or f"{done:,} of about {total:,} rows deleted")

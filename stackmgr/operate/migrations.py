@@ -90,7 +90,6 @@ class Migration:
 
 
 def available() -> list[Migration]:
-    """Return the migrations that this version of the service brings, in order."""
     found = []
     for path in sorted((paths.directory("sql") / "migrations").glob("*.sql")):
         match = _FILE_NAME.fullmatch(path.name)

@@ -97,7 +97,6 @@ class HttpConnection:
         return response.status_code, wait, date, content
 
     def _events(self, http: h11.Connection) -> Iterator[Any]:
-        """Yield the parts of the response as they arrive."""
         for _ in range(_MAX_EVENTS):
             is_head = http.their_state is h11.SEND_RESPONSE
             event = http.next_event()

@@ -74,7 +74,6 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _unavailable(failure: Exception, otherwise: ReasonSlug) -> ServiceUnavailable:
-    """Return the error of a request that failed on its way."""
     if isinstance(failure, TimeoutError):
         otherwise = ReasonSlug.VERIFIER_TIMEOUT
     elif isinstance(failure, ssl.SSLError):
@@ -171,7 +170,6 @@ class Endpoint:
                     connection.close()
 
     def _kept(self) -> HttpConnection | None:
-        """Return a connection that can be used again, or None."""
         with suppress(IndexError):
             while not (connection := self._idle.popleft()).is_usable():
                 connection.close()
