@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from stackmgr.database.session import Session
 from tests.support.client import STACKS
 from tests.support.examples import ADDRESSES, CHANGED, allocation, configuration
 
@@ -97,6 +98,21 @@ def test_a_create_waits_for_its_rival(client, stack, admin, other, case):
     assert len(client.page().json["items"]) == (2 if status == 201 else 1)
     if status == 200:
         assert response.result().json == stack
+
+
+def test_a_receipt_that_vanishes_meanwhile_is_named(client, client_with, admin, monkeypatch):
+    lines, rows = [], Session.rows
+    again = client_with(client.key, observers=[lines.append])
+    stack = client.create(configuration(), "key").json
+
+    def run(session, statement, parameters, **rest):
+        found = rows(session, statement, parameters, **rest)
+        if statement.name == "stack_create":
+            admin.execute("DELETE FROM stackmgr.creation_receipts WHERE stack_id = %s", [stack["id"]])
+        return found
+
+    monkeypatch.setattr(Session, "rows", run)
+    assert (again.create(configuration(), "key").status_int, lines[0]["reason"]) == (500, "receipt_vanished")
 
 
 @pytest.mark.parametrize("kind", KEYS_OF_BYTES)
