@@ -14,7 +14,16 @@ from psycopg.rows import dict_row
 from stackmgr.access import api_keys
 from stackmgr.stacks import repository
 from stackmgr.stacks.eip55 import eip55
-from tests.support.examples import ADDRESSES, COLUMNS, PRESETS, allocation, configuration, from_columns
+from tests.support.examples import (
+    ADDRESSES,
+    CHANGED,
+    COLUMNS,
+    CONFIGURATION,
+    PRESETS,
+    allocation,
+    configuration,
+    from_columns,
+)
 
 PAGE_BYTES, NAME_BYTES = 18, 9  # of the names of a page, and of a name that is not read again
 NAMES = ["a", "A", "\xe9", "e\u0301", " a", "a ", "long name", "\xe9" * 6, "the name of a page itself"]
@@ -34,7 +43,7 @@ RECEIPTS = """
     SELECT external_id::text, idempotency_key, stack_id::text
     FROM stackmgr.creation_receipts JOIN stackmgr.managers USING (manager_id) WHERE external_id = ANY (%s)
 """
-FIELDS = {
+FIELDS = {name: st.sampled_from([value, CHANGED[name]]) for name, value in CONFIGURATION.items()} | {
     "name": st.sampled_from(NAMES),
     "allocation": st.sampled_from([allocation(*zip(ADDRESSES, each, strict=False)) for each in WEIGHTS]),
     "schedule": st.sampled_from([{"preset": preset} for preset in PRESETS]),

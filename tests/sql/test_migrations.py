@@ -125,7 +125,7 @@ def test_a_key_that_expires_never_is_migrated(own_url):
         for table in ("api_keys", "managers", "manager_holds", "stacks"):
             admin.execute(f"ALTER TABLE stackmgr.{table} DROP CONSTRAINT {table}_times_have_a_date".encode())
         admin.execute(b"ALTER TABLE stackmgr.manager_erasures DROP COLUMN keys")
-        admin.execute(b"DELETE FROM stackmgr.schema_migrations WHERE version > 2")
+        admin.execute(b"DELETE FROM stackmgr.schema_migrations WHERE version IN (3, 4)")
         with operating(own_url) as operator:
             issued = keys.create(operator, str(uuid4()))
         admin.execute(b"UPDATE stackmgr.api_keys SET expires_at = 'infinity'")
