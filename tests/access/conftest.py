@@ -139,7 +139,6 @@ def holder(app: Application, statements_run: list[str]) -> Callable[[str], Clien
 
 @pytest.fixture
 def manager(client: Client, admin: psycopg.Connection) -> tuple[str, str]:
-    """The manager id and external id of the client, who has three stacks, each with one revision."""
     for n in range(3):
         assert client.create(configuration(), key=f"key {n}").status_int == 201
     query = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"

@@ -20,7 +20,6 @@ def client_as(client_with):
 
 @pytest.fixture
 def bound(client_as):
-    """A client whose binding is saved, its identity id, and its external id."""
     identity_id, external_id = f"id_{uuid4().hex}", str(uuid4())
     client = client_as(identity_id, external_id)
     assert client.create(configuration()).status_int == 201

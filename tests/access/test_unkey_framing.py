@@ -25,7 +25,6 @@ LATE = 0.1  # seconds until the next piece
 def changed(
     head: bytes = b"", announced: int = len(BODY), version: bytes = b"1.1", body: bytes = BODY
 ) -> bytes:
-    """Return a response with this header field, Content-Length, version and body."""
     fields = head or b"Content-Length: %d" % announced
     return b"HTTP/%s 200 OK\r\n%s\r\n\r\n%s" % (version, fields, body)
 
@@ -36,7 +35,6 @@ def chunked(after_size: bytes = b"", trailers: bytes = b"", field: bytes = b"") 
 
 
 def gateway(*fields: bytes, body: bytes = BODY) -> bytes:
-    """Return a response with fields and a body that a gateway on the way has changed."""
     return changed(b"\r\n".join((*fields, b"Content-Length: %d" % len(body))), body=body)
 
 

@@ -46,7 +46,6 @@ class Deployment:
     listed: Whitelist
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        """Return a valid create body, with other fields in place of its own."""
         return configuration(name="conformance", allocation=self.allocation(6000, 4000)) | fields
 
     def allocation(self, *weights: int) -> list[dict[str, Any]]:

@@ -109,7 +109,6 @@ def body(name):
 
 @pytest.fixture
 def save(client):
-    """Return a function that creates stacks of some names and returns their ids, newest first."""
     client.page()
 
     def save(*names):

@@ -84,7 +84,6 @@ class Stacks(RuleBasedStateMachine):
         return client, stack_id, self.history[stack_id][-1][1], owner == client.external_id
 
     def write(self, send, client, body):
-        """Send what is to be a revision, and return the response."""
         self.author = {"request_id": str(uuid4()), "key_digest": api_keys.digest(client.key)}
         self.author["identity_id"] = api_keys.identity_of(client.external_id)
         return send(body, headers={"X-Request-Id": self.author["request_id"]})

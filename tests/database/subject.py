@@ -71,7 +71,6 @@ class Subject:
 
     @contextmanager
     def every_connection(self) -> Iterator[list[DatabaseConnection]]:
-        """Hold all the pool's connections, having filled the pool first."""
         held = [eventually(self._acquire) for _ in range(POOL_SIZE)]
         try:
             yield held

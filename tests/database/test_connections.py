@@ -78,7 +78,6 @@ def acquired(database: Database) -> DatabaseConnection:
 
 
 def assert_complete(database: Database, size: int) -> None:
-    """Fail if a connection, or a place for one, is lost."""
     for connection in [acquired(database) for _ in range(size)]:
         database.release(connection)
     line = database._pool

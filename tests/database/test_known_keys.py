@@ -23,7 +23,6 @@ each_operation = pytest.mark.parametrize("name", STATEMENTS)
 
 @pytest.fixture
 def warm(subject: Subject) -> Subject:
-    """A service that remembers the key, and has prepared the statements on each connection."""
     for _ in range(2 * POOL_SIZE):
         assert {subject.operations()[name]() for name in ("get", "list", "update")} == {200}
         assert subject.create_stack() == subject.stack_id

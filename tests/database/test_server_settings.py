@@ -43,7 +43,6 @@ SCOPES = {
 
 @pytest.fixture(params=SCOPES)
 def set_default(admin, request):
-    """Return a function that sets a default at one of the places where there are any."""
     # So that this login is not kept from undoing it.
     admin.execute(b"SET statement_timeout = 0; SET lock_timeout = 0")
     scope = SCOPES[request.param]

@@ -104,7 +104,6 @@ class Host(Shell):
         return [line for line in failed if not line.endswith(" stop")]
 
     def reset(self, made: str) -> None:
-        """Begin with a running primary, and two rows more; the second one is after `TIME`."""
         with suppress(AssertionError):
             self.run("pg_ctl -D 'a copy' -m immediate stop")
         self.run("rm -rf 'a copy'")

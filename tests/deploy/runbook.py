@@ -21,6 +21,5 @@ def lines(section: str, page: Path = RUNBOOK) -> list[str]:
 
 
 def block(section: str, containing: str) -> str:
-    """Return the only block of *section* that contains this text."""
     [found] = [found for found in blocks(section) if containing in found]
     return found

@@ -174,7 +174,6 @@ class Releases(Shell):
         self.stand_ins += functions + STAND_INS.format(self.folder)
 
     def _make(self, version: str) -> None:
-        """Make what an installation needs of a release of this source with another version."""
         source, to = copy_source(self.folder / "source"), self.folder / "the release"
         module = source / "stackmgr" / "__init__.py"
         module.write_text(module.read_text().replace(stackmgr.__version__, version))
@@ -187,7 +186,6 @@ class Releases(Shell):
         return re.sub(r"(?<!\w)/etc/(?=stackmgr|systemd|nginx)", f"{self.folder}/etc/", text)
 
     def reset(self, section: str) -> None:
-        """Begin with an empty host, or with one on which 1.0.0 serves."""
         self.serving.close()
         if section == "Installation":
             sql(make_conninfo(self.url, dbname="postgres"), "DROP DATABASE IF EXISTS stackmgr WITH (FORCE)")

@@ -102,7 +102,6 @@ def test_worker_may_open_enough_files(database_url):
 
 
 def run_settings(database_url: str, script: str, **environ: str) -> str:
-    """Return what *script* prints, in which `load()` reads the settings file."""
     head = "import gc, os, runpy, sys\nload = lambda: runpy.run_path(sys.argv[1])\n"
     known = {name: value for name, value in os.environ.items() if name != "RES_OPTIONS"}
     return subprocess.check_output(

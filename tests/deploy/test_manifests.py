@@ -30,7 +30,6 @@ SERVICES = COMPOSE["services"]
 
 
 def sh(command: list[str], **replacements: str) -> list[str]:
-    """Return a command of the compose file as a container's shell gets it."""
     script = command[2].replace("$$", "$")
     for old, new in replacements.items():
         script = script.replace(old, new)

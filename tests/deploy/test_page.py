@@ -61,7 +61,6 @@ STEPS = ("createStack", "getStack", "updateStack", "createStack")
 
 
 def shown_response(browser: Browser, operation: str) -> tuple[str, str]:
-    """Return the status and the body that the page shows, in sight, below *operation*."""
     shown = f"document.querySelector('#operations-stacks-{operation} .live-responses-table .response')"
     text = eventually(lambda: browser.run(f"{shown}?.innerText"), DEADLINE_SECONDS)
     eventually(lambda: is_in_sight(browser, shown))

@@ -133,7 +133,6 @@ def test_postgresql_image_gets_its_passwords(dba):
 
 
 def create(url: str, key: str, spellings: dict[str, str]) -> list[tuple[int, Any]]:
-    """Create two stacks, always with the same keys, and return statuses and bodies."""
     database = Database(url, pool_size=1)
     database.open()
     try:

@@ -51,7 +51,6 @@ def test_a_second_recovery_ends_where_it_must(host):
 
 
 def damage(host: Host, file: Path, kind: str) -> Callable[[], None]:
-    """Damage a file of the repository, and return what undoes it."""
     content, mode = file.read_bytes(), file.stat().st_mode
     if kind == "unmounted":
         archive, away = host.repository / "archive", host.repository / "away"

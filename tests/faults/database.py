@@ -38,7 +38,6 @@ def execute(stage: Stage, *statements: str) -> None:
 
 @contextmanager
 def _lock(stage: Stage, table: str) -> Iterator[None]:
-    """Let a transaction of somebody else have the table for itself."""
     with psycopg.connect(stage.server.url()) as connection:
         connection.execute(f"LOCK TABLE stackmgr.{table} IN ACCESS EXCLUSIVE MODE".encode())
         yield

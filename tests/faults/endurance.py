@@ -79,7 +79,6 @@ class Samples:
 
 
 def run(plan: Plan, server: FaultyPostgres) -> Report:
-    """Carry out a run.  Raises NoPlace where the setting cannot be."""
     cell = Cell(f"endurance ({plan.setting})", "dies", lambda _: None, _BOUND)
     samples, failures = Samples(), []
     with staged(server, plan.seed, SETTINGS[plan.setting]) as stage:
@@ -103,7 +102,6 @@ def run(plan: Plan, server: FaultyPostgres) -> Report:
 
 
 def _soak(plan: Plan, stage: Stage, workload: Workload, samples: Samples) -> None:
-    """Let clients go on without a fault, and take samples once the service is warm."""
     began = time.monotonic()
     reloads = repeated(lambda: os.kill(stage.service.pid, signal.SIGHUP), _RELOAD_SECONDS)
     with reloads if plan.setting == "reloads" and plan.soak_seconds else nullcontext():

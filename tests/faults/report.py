@@ -63,7 +63,6 @@ class Report:
         return self.rejections + [f"full service took {self.recovery:.2f} s"] * is_late
 
     def show(self) -> list[str]:
-        """Print the report as one row under HEADINGS, and return what is wrong."""
         rules = Counter(violation.rule for violation in self.violations)
         print_row(
             *(self.name, self.bound, self.faults, self.acknowledged, _listed(self.failed), _listed(rules)),
@@ -87,7 +86,6 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def judged(cell: Cell, evidence: Evidence, workload: Workload, probes: list[Probe]) -> Report:
-    """Return what the recording, the probes and the database say, once all is still."""
     report = Report(cell.name, cell.bound, cell.control, len(evidence.faults))
     operations = workload.operations
     ours = {manager.external_id for manager in evidence.managers}

@@ -129,7 +129,6 @@ class Unit:
         assert done.returncode == 0, done.stderr
 
     def hang_up(self) -> None:
-        """Send SIGHUP, and return once no worker of before is left."""
         with workers_replaced(self.pid, _PATIENCE):
             os.kill(self.pid, signal.SIGHUP)
 

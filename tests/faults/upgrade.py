@@ -174,7 +174,6 @@ def _work(times: int) -> list[tuple[str, int, _Act]]:
 
 
 def _carry_out(deployment: Deployment, name: str, times: int, act: _Act) -> tuple[str, int, float, float]:
-    """Do one kind of work, and return when that began and ended too."""
     began = time.monotonic()
     time.sleep(_SETTLE)
     for _ in range(times):

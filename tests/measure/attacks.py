@@ -77,7 +77,6 @@ def _list(*members: str) -> bytes:
 
 
 def _padded_items() -> bytes:
-    """Return a valid body with 8 KB of whitespace before each of 30 items."""
     items = [json.dumps(item) for item in examples.spread(examples.ADDRESSES)]
     text = f"[{','.join(' ' * 8_500 + item for item in items)}]"
     return f'{{"name":"n","allocation":{text},"schedule":{{"preset":"daily"}}}}'.encode()

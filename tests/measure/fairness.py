@@ -150,7 +150,6 @@ def _row(name: str, connections: int, measured: Measured, received: Counter[str]
 
 
 def _seed(checkout: Checkout, url: str, port: int) -> tuple[Target, bytes, dict[str, str]]:
-    """Return what the attacker has, the light client's request, and both managers by their keys."""
     attacker, light = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
     accounts = ((attacker,), (attacker, "--quota", "1/60"), (light,))
     keys = [checkout.issue(url, *account).key for account in accounts]

@@ -30,7 +30,6 @@ class Sample:
     rss_mb: float
 
     def processor_us(self, used: float) -> float:
-        """Return, of so many seconds *used*, a request's share in microseconds."""
         return used / max(self.load.requests, 1) * 1e6
 
     def __str__(self) -> str:

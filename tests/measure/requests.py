@@ -52,7 +52,6 @@ def _prepared(operation: str, manager: SeededManager, chance: random.Random) -> 
 
 
 def write_lua(path: Path, scenario: str, managers: list[SeededManager]) -> Path:
-    """Write a scenario's requests for `requests.lua`, the same each time for the same managers."""
     chance = random.Random(scenario)  # noqa: S311 - to be repeatable
     with path.open("w", encoding="ascii") as file:
         file.write("return {\n")

@@ -108,7 +108,6 @@ def _create(port: int, manager: SeededManager, count: int) -> None:
 
 @contextlib.contextmanager
 def seeded(checkout: Checkout, server_url: str, *, managers: int, stacks: int) -> Iterator[Seed]:
-    """Yield a Seed made by the checkout itself: its migrations, its command for keys, its service."""
     checkout.require_own_package()
     with new_database(server_url) as url:
         checkout.run("-m", "stackmgr", "migrate", STACKMGR_DATABASE_URL=url)

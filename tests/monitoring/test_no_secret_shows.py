@@ -67,7 +67,6 @@ def requests_of_every_kind(service: RunningService, key: str):
 
 
 def seen_outside(service: RunningService) -> bytes:
-    """Return the command lines of the service's processes, and the environment of its master."""
     workers = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
     assert workers
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (service.pid, *workers)]

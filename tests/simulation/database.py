@@ -77,7 +77,6 @@ class DatabaseParts:
         getattr(self.server, event)(*arguments)
 
     def close(self) -> None:
-        """Close the pool; check that nothing of it is left."""
         world = self.world
         closing = world.start("closing", self.database.close)
         others = [thread for thread in world.threads if thread.name.startswith(("stackmgr", "thread"))]
@@ -216,7 +215,6 @@ def _finish(world: World, call: Callable[[], object]) -> None:
 
 
 def run(seed: int, mutant: str | None = None) -> World:
-    """Make the run of *seed*, with a mistake if one is named."""
     world = World(seed, plan(Random(f"plan {seed}")))
     with ExitStack() as cleanup:
         if mutant is not None:

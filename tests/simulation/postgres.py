@@ -124,7 +124,6 @@ class Server:
         self.hindered_until = max(self.hindered_until, self.world.now + seconds)
 
     def crash(self, seconds: float, sqlstate: str = "") -> None:
-        """End each session, and accept connections again after *seconds*."""
         self.is_up = False
         for session in self.sessions:
             session.end(sqlstate)

@@ -174,7 +174,6 @@ class Client:
         return self.tables.stacks[stack_id][0]
 
     def _written(self, statement: str, request: str, call: Callable[[], Any]) -> Any:
-        """Return what a write returns; check what its error states of the outcome."""
         applied = self.tables.applied
         try:
             returned = call()

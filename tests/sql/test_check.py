@@ -31,7 +31,6 @@ def template(server_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def check(server_url: str, template: str) -> Iterator:
-    """Return a function that damages a database and returns what the check finds in it."""
     with new_database(server_url, template=template) as url, psycopg.connect(url, autocommit=True) as admin:
         name = conninfo_to_dict(url)["dbname"]
 
@@ -58,7 +57,6 @@ def check(server_url: str, template: str) -> Iterator:
 def refuse(
     table: str, time: str = "BEFORE INSERT", kind: str = "TRIGGER", body: str = "RAISE 'refused'"
 ) -> str:
-    """Return a trigger of a table, as of another service."""
     deferred = "DEFERRABLE INITIALLY DEFERRED" if "CONSTRAINT" in kind else ""
     return f"""
     CREATE FUNCTION public.theirs() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$;

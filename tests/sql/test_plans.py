@@ -71,7 +71,6 @@ SAMPLES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def seeded(server_url: str) -> Iterator[Callable[[str], str]]:
-    """Return a function that returns a database with a fleet; it makes the database once."""
     with ExitStack() as databases:
         yield cache(lambda fleet: seed(databases.enter_context(new_database(server_url)), *FLEETS[fleet]))
 
@@ -90,7 +89,6 @@ def seed(url: str, managers: range, shared: range, last: int) -> str:
 
 @pytest.fixture(scope="module", params=list(product(FLEETS, STATISTICS)), ids=", ".join)
 def crowded_url(request: pytest.FixtureRequest, seeded: Callable[[str], str]) -> str:
-    """A database with a fleet, and with statistics of some age."""
     fleet, known = request.param
     url = seeded(fleet)
     with psycopg.connect(url, autocommit=True) as admin:

@@ -20,7 +20,6 @@ WHERE code NOT BETWEEN 55296 AND 57343 AND stackmgr.name_is_blank(chr(code))
 
 
 def allocation(*items: tuple[str, object]) -> str:
-    """Return *items*, whatever they are, spelled as a normalised allocation is."""
     return json.dumps(examples.allocation(*items), separators=(",", ":"))
 
 

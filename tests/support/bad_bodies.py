@@ -32,7 +32,6 @@ def field_text(name: str, text: str) -> bytes:
 
 
 def two_weights(first: str, second: str) -> str:
-    """Return an allocation of two tokens with the given JSON texts as weights."""
     item = '{{"token_address":"{}","weight_bps":{}}}'.format
     return f"[{item(ADDRESSES[0], first)},{item(ADDRESSES[1], second)}]"
 

@@ -50,7 +50,6 @@ class _Cluster(EmbeddedPostgres):
 
 @contextmanager
 def cluster(binaries: Path | None = None, *settings: str) -> Iterator[str]:
-    """Yield the connection string, as superuser, of a new cluster that listens on a socket only."""
     given = dict(setting.split("=", 1) for setting in settings)
     # Not pytest's directory, which each run closes again to other users: the server does not run as root.
     with (

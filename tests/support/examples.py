@@ -78,7 +78,6 @@ def random_allocation(chance: random.Random, tokens: int) -> list[dict[str, Any]
 
 
 def spread(addresses: list[str]) -> list[dict[str, Any]]:
-    """Return an allocation of all weight to the first of *addresses* and of none to the others."""
     return allocation(*((address, 0 if number else 10000) for number, address in enumerate(addresses)))
 
 

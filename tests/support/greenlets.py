@@ -76,7 +76,6 @@ class Running:
 
 @cache
 def _worker() -> Running:
-    """Return the scheduler of this process, which runs until the process ends."""
     return Running(GREENLETS, ExitStack())
 
 

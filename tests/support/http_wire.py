@@ -95,14 +95,12 @@ def connect(port: int, data: bytes = b"", receive_buffer: int = 0) -> RawClient:
 
 
 def head(method: str, path: str, headers: dict[str, str | bytes]) -> bytes:
-    """Return the head of a request, with `Host` and nothing else that is not given."""
     first = f"{method} {path} HTTP/1.1\r\nHost: stackmgr.test".encode()
     fields = (b"%b: %b" % (n.encode(), v if isinstance(v, bytes) else v.encode()) for n, v in headers.items())
     return b"\r\n".join([first, *fields, b"", b""])
 
 
 def chunked(body: bytes, size: int | None = None) -> bytes:
-    """Return *body* in chunks of *size* bytes, ended as it should be."""
     size = size or len(body)
     pieces = [body[start : start + size] for start in range(0, len(body), size)]
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"

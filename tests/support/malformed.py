@@ -20,7 +20,6 @@ _TOKENS = [
 
 
 def fuzz_request_count(default: int) -> int:
-    """Return how many requests a test sends: *default*, or STACKMGR_FUZZ_REQUESTS."""
     return int(os.environ.get("STACKMGR_FUZZ_REQUESTS", default))
 
 

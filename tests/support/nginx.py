@@ -65,7 +65,6 @@ class NginxProxy:
     def request(
         self, method: str, path: str, headers: Mapping[str, str | bytes], body: bytes | Iterator[bytes] = b""
     ) -> Response:
-        """Send one request through TLS; a body that is an iterator goes out in chunks."""
         connection = http.client.HTTPConnection("localhost", self.port)
         connection.sock = self.connect()
         try:

@@ -14,7 +14,6 @@ BUNDLE = reference["bundle"]()
 
 
 def resolved(node: dict[str, Any]) -> dict[str, Any]:
-    """Return *node*, or what it refers to inside the bundle."""
     while "$ref" in node:
         target: Any = BUNDLE
         for member in node["$ref"].removeprefix("#/").split("/"):

@@ -37,7 +37,6 @@ def make_pooled_login(server_url: str) -> None:
 
 
 def socket_path(url: str) -> str:
-    """Return the path of the Unix socket that a connection string of `pgbouncer` leads to."""
     return f"{conninfo_to_dict(url)['host']}/.s.PGSQL.{_PORT}"
 
 

@@ -85,7 +85,6 @@ class FaultyPostgres(EmbeddedPostgres):
         assert not left
 
     def terminate_backend(self, pid: int) -> None:
-        """End one backend as an operator does, with pg_terminate_backend."""
         os.kill(pid, signal.SIGTERM)
 
     def crash(self) -> None:
@@ -112,7 +111,6 @@ class FaultyPostgres(EmbeddedPostgres):
         return accepts(self.url())
 
     def restore(self) -> None:
-        """Restore the server and its initial settings after any fault."""
         self.thaw()
         if not self.processes():
             (self.folder / "postgresql.auto.conf").write_bytes(b"")

@@ -78,7 +78,6 @@ def running(
     folder: Path | None = None,
     stderr: int | IO[bytes] = subprocess.STDOUT,
 ) -> Iterator[RunningService]:
-    """Run a gunicorn on a free port, from *folder*, until the context ends."""
     port = free_port()
 
     def serves(process: subprocess.Popen[bytes]) -> bool:
