@@ -182,7 +182,6 @@ def database(service_url: str, database_url: str, variant: str) -> Iterator[Reco
 
 @pytest.fixture(scope="session")
 def operator(database_url: str) -> Iterator[Database]:
-    """The database as the operator's commands use it, with the owner's rights."""
     with opened(database_url, role="stackmgr_owner", pool_size=2, deadline=PATIENCE) as database:
         yield database
 

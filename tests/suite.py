@@ -39,7 +39,6 @@ class Pass:
 
 
 def passes(*, everything: bool) -> Iterator[Pass]:
-    """Yield the passes on this machine, and those that it has no programs for."""
     # Two processes more than processors, because many tests wait for a server to start.
     processes = min((os.cpu_count() or 1) + 2, 6)
     parallel = ("-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder")

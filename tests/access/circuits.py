@@ -55,7 +55,6 @@ class Circuits:
         self.counting: list[Call] = []  # those that say something about now
 
     def begin(self, key: int, now: float) -> Call | str:
-        """Return a call, or the reason why there is none."""
         circuit = self.of_all if self.of_all.is_open else self.of_keys.get(key, self.of_all)
         call = Call(key, now, circuit if circuit.is_open else None)
         if call.probes:

@@ -156,7 +156,6 @@ class Key(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.slots and not self.holder)
     def hold_slot(self):
-        """Let another request take a slot, and not end yet."""
         self.held, _ = self.take_slot()
         if self.held is not None:
             self.holder = self.cleanup.enter_context(psycopg.connect(self.fixtures.database_url))

@@ -104,7 +104,6 @@ BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 def with_checksum(random_part):
-    """Return the key with the given random characters, its checksum computed another way."""
     number = zlib.crc32(random_part.encode())
     places = [number // 62**power % 62 for power in (5, 4, 3, 2, 1, 0)]
     return "stackmgr_" + random_part + "".join(BASE62[place] for place in places)

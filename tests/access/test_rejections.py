@@ -53,7 +53,6 @@ NOW = 1_800_000_000
 
 
 def limit(seconds, **changed):
-    """Return a limit of Unkey's that is exceeded and reset so many seconds after NOW."""
     reset = int((NOW + seconds) * 1000)
     return {"name": "r", "duration": 60_000, "reset": reset, "exceeded": True} | changed
 

@@ -49,7 +49,6 @@ class Deployment:
         return configuration(name="conformance", allocation=self.allocation(6000, 4000)) | fields
 
     def allocation(self, *weights: int) -> list[dict[str, Any]]:
-        """Return an allocation of the first tokens of the whitelist with these weights."""
         pairs = zip(sorted(self.listed.tokens), weights, strict=False)
         return [{"token_address": address, "weight_bps": weight} for address, weight in pairs]
 
@@ -60,7 +59,6 @@ CHECKS: list[tuple[str, str, Check]] = []
 
 
 def check(section: str, title: str) -> Callable[[Check], Check]:
-    """Register a check under a section of the specification."""
 
     def register(function: Check) -> Check:
         CHECKS.append((section, title, function))

@@ -20,7 +20,6 @@ from tests.support.recorder import opened
 
 @pytest.fixture
 def admin_app() -> Iterator[Callable[..., webtest.TestApp]]:
-    """Return a function that makes the operator's application on a database of its own pool."""
     with ExitStack() as cleanup:
 
         def make(url: str, deadline: float = 60.0) -> webtest.TestApp:

@@ -55,7 +55,6 @@ limits = st.sampled_from([1, 2, 3, 100])
 
 
 def written(document, *, otherwise):
-    """Return *document*, if *otherwise* in reversed order and with checksums."""
     fields = dict(reversed(document.items())) if otherwise else dict(document)
     if otherwise and "allocation" in fields:
         items = fields["allocation"][::-1]

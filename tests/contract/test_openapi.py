@@ -220,7 +220,6 @@ VERIFIER_ERRORS = {"429": RateLimited(retry_after=7), "500": BindingConflict(), 
 
 
 def existing(client):
-    """The id of a stack of the client's, or of none where its key is rejected anyway."""
     return client.create(configuration()).json.get("id", str(uuid4()))
 
 

@@ -23,7 +23,6 @@ MIGRATIONS = "".join(
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every schema within *schema*, itself included."""
     yield schema
     named = {**schema.get("properties", {}), **schema.get("definitions", {})}
     for child in [*named.values(), *([schema["items"]] if "items" in schema else [])]:

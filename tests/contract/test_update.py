@@ -6,26 +6,20 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tests.support.examples import (
-    ADDRESSES,
-    CHANGED,
-    COLUMN_NAMES,
-    COLUMN_VALUES,
-    allocation,
-    configuration,
-    stored,
-)
+from tests.support import examples
+from tests.support.examples import CHANGED, allocation, configuration
 
 NEW = CHANGED | {"allocation": CHANGED["allocation"][::-1]}
 RIVALS = configuration(
-    name="Rival's", allocation=allocation((ADDRESSES[9], 10000)), schedule={"preset": "monthly"}
+    name="Rival's", allocation=allocation((examples.ADDRESSES[9], 10000)), schedule={"preset": "monthly"}
 )
 
 
 @pytest.mark.parametrize("field", NEW)
 def test_an_update_waits_for_its_rival(client, stack, admin, other, field):
-    update = f"UPDATE stackmgr.stacks SET ({COLUMN_NAMES}) = ({COLUMN_VALUES}) WHERE stack_id = %(stack_id)s"
-    saved = stored(RIVALS)._asdict() | {"stack_id": stack["id"]}
+    columns = f"({examples.COLUMN_NAMES}) = ({examples.COLUMN_VALUES})"
+    update = f"UPDATE stackmgr.stacks SET {columns} WHERE stack_id = %(stack_id)s"
+    saved = examples.stored(RIVALS)._asdict() | {"stack_id": stack["id"]}
     for end, base in ((other.rollback, stack), (other.commit, stack | RIVALS)):
         other.execute(update, saved)
         with ThreadPoolExecutor(1) as thread:

@@ -22,7 +22,6 @@ def deadline() -> float:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Fail when the block takes much longer than a deadline, which must end it."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < 10 * DEADLINE

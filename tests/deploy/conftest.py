@@ -19,7 +19,6 @@ IMPATIENT = {
 
 @pytest.fixture(scope="session")
 def service(database_url: str) -> Iterator[RunningService]:
-    """gunicorn, with a listener for operators beside the one behind nginx."""
     with running_service(database_url, env={"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}"}) as running:
         yield running
 

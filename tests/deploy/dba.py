@@ -45,7 +45,6 @@ class Shell:
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
     def run(self, command: str, stdin: str = "", **variables: str) -> str:
-        """Run *command* without a terminal and return its output; fail with all output so far."""
         log = self.folder / "log"
         # To a file: a server that is started would keep a pipe open.
         with log.open("ab") as output:

@@ -35,7 +35,6 @@ class Dev:
 
     @property
     def curl_lines(self) -> list[str]:
-        """Return the four printed commands, each after the variables that it uses."""
         lines = self.output.splitlines()
         variables = "".join(f"{line}\n" for line in lines if re.match(r"(export|ID=)", line))
         commands = [line for line in lines if line.startswith("curl ")]
@@ -65,7 +64,6 @@ def is_living(process: psutil.Process) -> bool:
 def running_dev(
     data: Path, log_path: Path, *, port: int | None = None, command: Sequence[str] = _COMMAND
 ) -> Iterator[Dev]:
-    """Run *command* with its data in *data*; whatever it started is ended with the context."""
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [*command, "--port", str(port or free_port()), "--data", data],
@@ -88,7 +86,6 @@ def running_dev(
 
 
 def failed_dev(*arguments: str | Path, command: Sequence[str] = _COMMAND) -> str:
-    """Run a `stackmgr dev` that cannot serve and return what it says on stderr, alone."""
     ended = completed([*command, *map(str, arguments)])
     assert (ended.returncode, ended.stdout) == (1, "")
     return ended.stderr

@@ -44,7 +44,6 @@ def dev(folder):
 
 
 def sh(line):
-    """Run *line* as a person would and return the status and the document of the response."""
     ended = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, text=True, timeout=60)
     head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
     return int(head.split()[1]), json.loads(body)

@@ -14,15 +14,8 @@ import pytest
 from stackmgr import __version__
 from stackmgr.server.worker import STOP_LINGER
 from tests.deploy.reloads import messages
-from tests.support.server import (
-    GUNICORN_COMMAND,
-    SETTINGS,
-    exchange,
-    free_port,
-    running_service,
-    send_request,
-    workers_replaced,
-)
+from tests.support import server
+from tests.support.server import SETTINGS, free_port, running_service, send_request
 
 PATIENCE = 60.0
 FEW_FILES = 256
@@ -44,9 +37,9 @@ def test_admin_listener_outlives_reloads(database_url):
     with running_service(database_url, env=at(admin_port)) as service:
         assert messages(service).count(f"stackmgr {__version__}") == 1
         for _ in range(3):
-            assert exchange(admin_port, "/live").json["version"] == __version__
+            assert server.exchange(admin_port, "/live").json["version"] == __version__
             assert send_request(service.port, "/live")[0] == 404
-            with workers_replaced(service.pid):
+            with server.workers_replaced(service.pid):
                 os.kill(service.pid, signal.SIGHUP)
 
 
@@ -87,7 +80,7 @@ def test_unix_socket_is_for_its_group(database_url, tmp_path):
 
 def test_worker_may_open_enough_files(database_url):
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url}
-    printed = subprocess.check_output([*GUNICORN_COMMAND, "--print-config"], env=environ, text=True)
+    printed = subprocess.check_output([*server.GUNICORN_COMMAND, "--print-config"], env=environ, text=True)
     accepted = int(re.search(r"^worker_connections += (\d+)", printed, re.MULTILINE)[1])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))

@@ -38,7 +38,6 @@ def head(checkout: Path, revision: str = "HEAD") -> str:
 
 
 def committed(checkout: Path) -> Path:
-    """Return a repository of this source whose newest section of the changelog has a date."""
     copy_source(checkout)
     (checkout / ".gitignore").write_text(".venv\n")
     changelog = checkout / "CHANGELOG.md"

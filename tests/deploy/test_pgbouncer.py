@@ -30,7 +30,6 @@ LEFT_BEHIND = b"SELECT current_user, (SELECT count(*) FROM pg_locks WHERE lockty
 
 @pytest.fixture
 def pooled(database_url: str) -> Iterator[Callable[..., str]]:
-    """Return a function that starts a PgBouncer before the database and returns the way through it."""
     require(str(PROGRAM) if PROGRAM.exists() else None, "pgbouncer")
     make_pooled_login(database_url)
     with ExitStack() as stack:

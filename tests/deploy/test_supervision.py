@@ -17,16 +17,10 @@ import pytest
 
 from stackmgr import paths
 from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_reload, workers
+from tests.support import server
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
-from tests.support.server import (
-    GUNICORN_COMMAND,
-    RunningService,
-    running,
-    running_service,
-    send_request,
-    workers_replaced,
-)
+from tests.support.server import RunningService, running_service, send_request
 from tests.support.waiting import eventually
 
 # For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
@@ -68,7 +62,8 @@ class Releases:
             file.write(impatience)
         # Python looks for modules in the current folder first.
         env = {"STACKMGR_DATABASE_URL": url, "PYTHONPATH": f"{self.folder}/current", **environ}
-        return running((*GUNICORN_COMMAND[:-1], str(self.settings)), env=env, folder=self.folder)
+        command = (*server.GUNICORN_COMMAND[:-1], str(self.settings))
+        return server.running(command, env=env, folder=self.folder)
 
     def booted(self) -> int:
         return len(list(self.folder.glob("booted-*")))
@@ -171,7 +166,7 @@ def test_reloads_that_are_requested_during_one_are_one(database_url):
         for _ in range(20):
             os.kill(service.pid, signal.SIGHUP)
             time.sleep(0.02)  # or several signals would be one for the kernel
-        with workers_replaced(service.pid):
+        with server.workers_replaced(service.pid):
             os.kill(service.pid, signal.SIGHUP)
         eventually(lambda: len(workers(service)) == 1)
         assert service.stop() == 0

@@ -25,7 +25,6 @@ def _spin(*_: object) -> NoReturn:
 
 
 def install() -> None:
-    """Let this worker spin at the signal, and make the mistake that the environment selects."""
     signal.signal(SPIN, _spin)
     create_operation = repository.create_operation
 

@@ -17,7 +17,6 @@ _SETTLE = 0.5
 
 
 def run(cell: Cell, server: FaultyPostgres, seed: int, times: int = 1) -> Report:
-    """Inject the fault so many *times* and return what came of it.  Raises NoPlace where it cannot be."""
     with staged(server, seed, cell.setup) as stage:
         workload = stage.workload(seed)
         with probing(stage.service.admin_port) as probes:

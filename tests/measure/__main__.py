@@ -140,7 +140,6 @@ def _calmest(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit status: 0 when everything was measured."""
     chosen = _arguments(arguments)
     if chosen.chart:
         print(report.chart(chosen.chart.read_text()))

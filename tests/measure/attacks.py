@@ -212,7 +212,6 @@ class StatusReader:
 
 
 def repeat(attack: Attack, door: Door, target: Target, connections: int, end: float) -> Counter[str]:
-    """Attack until *end*, of the monotonic clock, and return how often each status came back."""
     found: Counter[str] = Counter()
     requests = [each * attack.count for each in attack.make(target)]
 

@@ -77,7 +77,6 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def _cpu_seconds(pid: int | None) -> float:
-    """Return what a process tree has used so far, its ended members included; for None, nothing."""
     total = 0.0
     for process in _tree(pid) if pid is not None else []:
         with suppress(psutil.NoSuchProcess):

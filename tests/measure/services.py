@@ -131,7 +131,6 @@ class MeasuredService:
     helpers: list[int] = field(default_factory=list)
 
     def run(self, scenario: str, connections: int, seconds: int) -> Load:
-        """Put it under load, and empty its log, so that a long benchmark fills no disk."""
         try:
             return load.wrk(self.service.port, self.prepared[scenario], connections, seconds)
         finally:

@@ -29,7 +29,6 @@ def ends(request):
 
 
 def fill(writing: int) -> int:
-    """Write until nothing more fits; return how many bytes that took."""
     os.set_blocking(writing, False)
     size = 0
     try:

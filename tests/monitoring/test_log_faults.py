@@ -15,16 +15,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support import server
 from tests.support.examples import configuration
-from tests.support.server import (
-    GUNICORN_COMMAND,
-    RunningService,
-    free_port,
-    running,
-    running_service,
-    send_request,
-    workers_replaced,
-)
+from tests.support.server import RunningService, running_service, send_request
 from tests.support.waiting import eventually
 
 CREATES = 100
@@ -53,8 +46,8 @@ def read_some_and_close(lines: IO[str]) -> None:
 def service(request, database_url) -> Iterator[RunningService]:
     env = {"WEB_CONCURRENCY": "2"}
     if request.param == "closed":
-        shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *GUNICORN_COMMAND]
-        with running(shell, env=env | {"STACKMGR_DATABASE_URL": database_url}) as service:
+        shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *server.GUNICORN_COMMAND]
+        with server.running(shell, env=env | {"STACKMGR_DATABASE_URL": database_url}) as service:
             yield service
     elif request.param == "full disk":
         with (
@@ -83,7 +76,7 @@ def test_unwritable_log_changes_no_response(service, key):
     headers = {"Authorization": f"Bearer {key}"}
     page = send_request(service.port, "/manager/stacks?limit=100", headers, timeout=PATIENCE)[1]
     assert len(json.loads(page)["items"]) == CREATES
-    with workers_replaced(service.pid):
+    with server.workers_replaced(service.pid):
         os.kill(service.pid, signal.SIGHUP)
     assert create(service, key) == 201
     assert service.stop() == 0
@@ -95,7 +88,7 @@ def dropped_lines(admin_port: int) -> float:
 
 
 def test_dropped_lines_are_counted(database_url, tmp_path):
-    admin_bind, folder = f"127.0.0.1:{(admin_port := free_port())}", str(tmp_path / "metrics")
+    admin_bind, folder = f"127.0.0.1:{(admin_port := server.free_port())}", str(tmp_path / "metrics")
     env = {"STACKMGR_ADMIN_BIND": admin_bind, "STACKMGR_METRICS_DIR": folder}
     seen: list[dict] = []
     with ThreadPoolExecutor(1) as reader, small_pipe() as (lines, write_end):

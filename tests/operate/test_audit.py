@@ -5,17 +5,8 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.stacks.configuration import Configuration
-from tests.operate.saved import (
-    ADDRESS,
-    HERE,
-    MANAGER_ID,
-    OTHERS_STACK,
-    QUIET_STACK,
-    STACK,
-    delete,
-    plant,
-    update,
-)
+from tests.operate import saved
+from tests.operate.saved import HERE, MANAGER_ID, OTHERS_STACK, QUIET_STACK, STACK, delete, plant, update
 from tests.support.examples import COLUMNS
 from tests.support.processes import completed
 
@@ -32,7 +23,7 @@ def weights(*items: tuple[str, int], form: str = '{{"token_address":"{}","weight
     return f"allocation = '[{','.join(form.format(*item) for item in items)}]'"
 
 
-AAPL, AMD = ADDRESS["AAPL"], ADDRESS["AMD"]
+AAPL, AMD = saved.ADDRESS["AAPL"], saved.ADDRESS["AMD"]
 SPACED = '{{"token_address": "{}", "weight_bps": {}}}'
 SECOND_RECEIPT = """
 INSERT INTO stackmgr.creation_receipts (manager_id, idempotency_key, input_digest, stack_id, created_at)

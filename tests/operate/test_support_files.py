@@ -11,23 +11,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stackmgr import paths
-from tests.operate.saved import (
-    ADDRESS,
-    HERE,
-    MANAGER,
-    MANAGER_ID,
-    OTHER_MANAGER,
-    OTHER_MANAGER_ID,
-    OTHERS_STACK,
-    PRODUCTION,
-    QUIET_STACK,
-    STACK,
-    SUPPORT,
-    TOKENS_FILE,
-    plant,
-    update,
-    whitelist_without,
-)
+from tests.operate import saved
+from tests.operate.saved import ADDRESS, MANAGER, OTHER_MANAGER_ID, PRODUCTION, STACK, SUPPORT, plant, update
 from tests.sql.headers import read_all
 from tests.support import psql
 from tests.support.examples import COLUMNS, STORED, allocation_text
@@ -109,14 +94,14 @@ def test_what_is_missing_or_cannot_be_is_an_error(run_file, saved_url, name, par
     assert re.search(rf"psql:.+/{name}\.sql:\d+: ERROR:  {message}", ran.err)
 
 
-GROWTH, INCOME, CHIPS = STACK, QUIET_STACK, OTHERS_STACK
+GROWTH, INCOME, CHIPS = STACK, saved.QUIET_STACK, saved.OTHERS_STACK
 
 
 @pytest.mark.parametrize(
     ("parameters", "stacks"),
     [
-        ({"manager": MANAGER.upper()}, [INCOME, GROWTH]), ({"manager": MANAGER_ID, "rows": "1"}, [INCOME]),
-        ({"name": "oW"}, [GROWTH]), ({"name": "%' OR true --"}, []),
+        ({"manager": MANAGER.upper()}, [INCOME, GROWTH]), ({"name": "oW"}, [GROWTH]),
+        ({"manager": saved.MANAGER_ID, "rows": "1"}, [INCOME]), ({"name": "%' OR true --"}, []),
         ({"token": ADDRESS["AMD"].upper().replace("0X", "0x")}, [GROWTH, CHIPS]),
         ({"token": ADDRESS["AMD"], "manager": OTHER_MANAGER_ID}, [CHIPS]),
         ({"key": PRODUCTION}, [INCOME, GROWTH]), ({"revision": f"{STACK[:-4]}0002"}, [GROWTH]),
@@ -146,7 +131,7 @@ def test_request_is_found_within_its_bounds(shown, bounds, found):
         f"{column}_{when}" for column in COLUMNS for when in ("before", "after") if column != "allocation"
     ]
     expected = dict.fromkeys((*empty, "token_address", "weight_bps_before", "weight_bps_after"), "") | {
-        "external_id": MANAGER, "manager_id": MANAGER_ID, "stack_id": STACK, "revision_number": "3",
+        "external_id": MANAGER, "manager_id": saved.MANAGER_ID, "stack_id": STACK, "revision_number": "3",
         "revision_id": f"{STACK[:-4]}0003", "created_at": "2026-11-21 22:10:54+00", "key_id": SUPPORT,
         "preset_before": "monthly", "preset_after": "daily",
     }  # fmt: skip
@@ -156,12 +141,12 @@ def test_request_is_found_within_its_bounds(shown, bounds, found):
 def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_saved_url):
     plant(
         own_saved_url,
-        update("stack_revisions", f"request_id = '{'r' * 255}'", f"{HERE} AND revision_number = 4"),
+        update("stack_revisions", f"request_id = '{'r' * 255}'", f"{saved.HERE} AND revision_number = 4"),
     )
     assert "revision_number|4\n" in run_file(own_saved_url, "request", request="r" * 300).out
 
 
-@pytest.mark.parametrize("manager", [MANAGER, MANAGER_ID])
+@pytest.mark.parametrize("manager", [MANAGER, saved.MANAGER_ID])
 def test_receipt_is_found_by_either_id(shown, manager):
     saved = allocation_text((ADDRESS["AAPL"], 10000))
     created = STORED._replace(name="Growth", preset="weekly", allocation=saved)
@@ -206,11 +191,11 @@ def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_saved_url
 @pytest.mark.parametrize(
     ("parameters", "keys"),
     [
-        ({"manager": MANAGER_ID}, [PRODUCTION, SUPPORT]),
+        ({"manager": saved.MANAGER_ID}, [PRODUCTION, SUPPORT]),
         ({"manager": MANAGER, "last_four": "Qq07"}, [SUPPORT]),
         ({"last_four": "dZFx"}, [PRODUCTION]),
         ({"last_four": "none"}, []),
-        ({"key": SUPPORT, "manager": OTHER_MANAGER}, []),
+        ({"key": SUPPORT, "manager": saved.OTHER_MANAGER}, []),
     ],
     ids=str,
 )
@@ -264,8 +249,8 @@ def test_the_wal_that_a_forgotten_slot_keeps_is_shown(run_on_server, server_url)
 
 
 def test_holders_of_a_removed_token_are_listed(shown, tmp_path):
-    assert shown("tokens", whitelist=TOKENS_FILE) == ["0"]
-    (tmp_path / "new whitelist").write_text(whitelist_without("AMD"))
+    assert shown("tokens", whitelist=saved.TOKENS_FILE) == ["0"]
+    (tmp_path / "new whitelist").write_text(saved.whitelist_without("AMD"))
     lines = shown("tokens", whitelist=tmp_path / "new whitelist", rows="1")
     # Growth has the token since its fourth revision only: one creation named it.
     assert lines == [f"{ADDRESS['AMD']}|2|2|4001", f"{MANAGER}|{GROWTH}|{ADDRESS['AMD']}|4000|Growth", "1"]

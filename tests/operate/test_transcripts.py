@@ -22,7 +22,6 @@ COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 
 @pytest.fixture
 def run_line(on_saved, run_psql, saved_url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that runs a command line of the page, in a folder with the files that it names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STACKMGR_TOKENS", "tokens.json")
     Path("tokens.json").write_bytes(saved.TOKENS_FILE.read_bytes())

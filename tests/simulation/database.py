@@ -16,14 +16,8 @@ from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
 from stackmgr.database import connection, pool, round_trips
 from stackmgr.scheduler import Scheduler
 from stackmgr.stacks import repository
+from tests.simulation import database_invariants as invariants
 from tests.simulation import names
-from tests.simulation.database_invariants import (
-    Line,
-    WatchedConnection,
-    WatchedDatabase,
-    WatchedPool,
-    WatchedWaiter,
-)
 from tests.simulation.kernel import Kernel
 from tests.simulation.libpq import ClientSocket, SimulatedTransformer, connecting
 from tests.simulation.mutants import MUTANTS
@@ -52,7 +46,7 @@ _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang
 class DatabaseParts:
     def __init__(self, world: World, cleanup: ExitStack) -> None:
         plan = world.plan
-        self.world = WatchedPool.world = world
+        self.world = invariants.WatchedPool.world = world
         self.kernel, self.server = Kernel(world), Server(world)
         simulated = {
             **names.simulated(world, self.kernel),
@@ -60,15 +54,17 @@ class DatabaseParts:
             (connection, "Transformer"): SimulatedTransformer,
             (repository, "uuid4"): lambda: UUID(int=world.random.getrandbits(128)),
             (round_trips, "_MAX_PARAMETER_BYTES"): _BATCH_BYTES,
-            (pool, "DatabaseConnection"): WatchedConnection,
-            (pool, "Pool"): WatchedPool,
-            (pool, "_Waiter"): lambda: WatchedWaiter(self.line),
+            (pool, "DatabaseConnection"): invariants.WatchedConnection,
+            (pool, "Pool"): invariants.WatchedPool,
+            (pool, "_Waiter"): lambda: invariants.WatchedWaiter(self.line),
         }
         cleanup.enter_context(names.replaced(simulated))
-        self.database = WatchedDatabase(_URL, pool_size=plan["pool_size"], deadline=plan["deadline"])
+        self.database = invariants.WatchedDatabase(
+            _URL, pool_size=plan["pool_size"], deadline=plan["deadline"]
+        )
         self.trips = self.database.round_trips = WatchedTrips(self.database, plan["pool_size"], world)
         cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait
-        self.line = self.database.line = Line(world, self.database, self.server, plan["pool_size"])
+        self.line = self.database.line = invariants.Line(world, self.database, self.server, plan["pool_size"])
         for at, event, *arguments in plan["events"]:
             world.at(at, self._happen, event, arguments)
 

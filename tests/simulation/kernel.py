@@ -15,7 +15,6 @@ _FIRST = 10_000  # no descriptor of this process has such a number
 
 
 def module(real: Any, **simulated: Any) -> SimpleNamespace:
-    """Return what takes the place of a module: what it has, except for what is *simulated*."""
     return SimpleNamespace(**{**vars(real), **simulated})
 
 

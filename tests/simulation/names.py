@@ -143,7 +143,6 @@ Names = Mapping[tuple[Any, str], Any]
 
 
 def simulated(world: World, kernel: Kernel) -> Names:
-    """Return what takes the place of each name, by module and attribute."""
 
     def start(call: Callable[..., object], args: tuple[Any, ...] = (), name: str = "") -> Thread:
         return spawn(world, lambda: call(*args), name or f"thread {next(world.numbers)}")
@@ -182,7 +181,6 @@ def simulated(world: World, kernel: Kernel) -> Names:
 
 @contextmanager
 def replaced(names: Names) -> Iterator[None]:
-    """Replace *names* in the body, and log nothing there."""
     before = {place: getattr(*place) for place in names}
     disabled = logging.root.manager.disable
     logging.disable()

@@ -4,15 +4,8 @@ from typing import Any
 
 from stackmgr.database.pool import RECONNECT_INTERVAL
 from stackmgr.database.statements import Statement
-from tests.simulation.server_session import (
-    BRIEF,
-    Backend,
-    Blocked,
-    Command,
-    ServerError,
-    ServerSession,
-    Transaction,
-)
+from tests.simulation import server_session
+from tests.simulation.server_session import Backend, Blocked, ServerError, ServerSession, Transaction
 from tests.simulation.tables import Row, Tables
 from tests.simulation.world import World
 
@@ -63,13 +56,13 @@ class Server:
                     raise ServerError(sqlstate)
 
     def apply(
-        self, statement: Statement, command: Command, backend: Backend, session: ServerSession
+        self, statement: Statement, command: server_session.Command, backend: Backend, session: ServerSession
     ) -> list[Row]:
         """Run a statement in the transaction of *session*; return the rows.  Raises ServerError, Blocked."""
         self._fault(statement, backend)
         transaction = session.transaction = session.transaction or Transaction(self.tables, self.tables)
         if statement.name == "batch_begin":
-            transaction.lock_seconds = BRIEF
+            transaction.lock_seconds = server_session.BRIEF
         given = command.given(statement.parameters)
         if statement.writes:
             self._take(self.tables.lock(statement.name, given), session)

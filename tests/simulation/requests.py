@@ -235,7 +235,6 @@ class Client:
             self._wrong("not found", stack_id)
 
     def _unusable(self) -> str:
-        """Return, as a fault, what cannot be part of a text parameter."""
         return "\0" if self.world.chance("unusable parameter", asker()) else ""
 
     def _seen(self, known: int, stack: Any, stack_id: str, manager_id: str) -> None:

@@ -40,7 +40,6 @@ class Tables:
         self.moved_keys = 0
 
     def move_key(self) -> None:
-        """Bind one key to the manager of the next."""
         self.moved_keys += 1
         digests = list(self.keys)
         moved, other = (digests[(self.moved_keys + place) % len(digests)] for place in (0, 1))

@@ -59,7 +59,6 @@ def insert(
     managers: range = range(0),
     allocation: str = ALLOCATION,
 ) -> None:
-    """Insert new managers, and stacks that belong to the *holders* in turns, each with its first revision."""
     # The keys of the rows are right by construction; checking them takes a third of the time.
     admin.execute(b"SET session_replication_role = replica")
     given = STORED._replace(name="A name of usual length", allocation=allocation)._asdict() | {

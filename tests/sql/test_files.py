@@ -137,7 +137,6 @@ def uses(body: str) -> list[tuple[str, str]]:
 
 
 def assert_filtered(body: str) -> None:
-    """Fail unless every use of a tenant table but an insertion has its own filter by the manager."""
     inserts = sum(verb == "INTO" for verb, _ in uses(body))
     assert len(_FILTER.findall(body)) >= len(uses(body)) - inserts
 

@@ -86,7 +86,6 @@ def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnectio
 
 
 def run(connection: DatabaseConnection, name: str) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return the sequential scans and rows that a statement reads of each table, and its scans of pages."""
     statement = statements.load(name)
     _, given = CALLS[name]
     parameters = {"manager_id": MANAGER, "stack_id": str(uuid4()), "revision_id": str(uuid4())} | given

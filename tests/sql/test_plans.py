@@ -76,7 +76,6 @@ def seeded(server_url: str) -> Iterator[Callable[[str], str]]:
 
 
 def seed(url: str, managers: range, shared: range, last: int) -> str:
-    """Fill a database; its statistics are gathered before its greatest manager has a stack."""
     migrations.apply(url)
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(NO_AUTOVACUUM.encode())

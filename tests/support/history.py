@@ -59,7 +59,6 @@ class Operation:
 
     @property
     def replayed(self) -> bool:
-        """Whether the response is that of the retry of an earlier creation."""
         return self.kind == "create" and self.status == 200
 
     def seen(self) -> list[Configuration]:

@@ -32,7 +32,6 @@ class RawClient(AbstractContextManager["RawClient"]):
         self.socket.shutdown(socket.SHUT_WR)
 
     def read_some(self) -> bytes:
-        """Return what has arrived, at least one byte, or nothing once the server has closed."""
         return self._reader.read1(1_000_000)
 
     def read_all(self) -> bytes:
@@ -83,7 +82,6 @@ class _Kept:
 
 
 def connect(port: int, data: bytes = b"", receive_buffer: int = 0) -> RawClient:
-    """Open a connection, with a receive buffer of so many bytes if given, and send *data*."""
     connection = socket.socket()
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -84,7 +84,6 @@ class NginxProxy:
 
 
 def parse_responses(received: bytes, *, head: bool) -> list[Response]:
-    """Return the responses in *received*, all of which must be complete."""
     stream, responses = io.BytesIO(received), []
     while status_line := stream.readline():
         version, status, _ = status_line.split(b" ", 2)

@@ -23,7 +23,6 @@ _LOGIN = "stackmgr_service"
 
 
 def make_pooled_login(server_url: str) -> None:
-    """Make the login stackmgr_service, with the settings of pooler.sql in one database."""
     database = conninfo_to_dict(server_url)["dbname"]
     script = paths.directory("deploy") / "postgresql" / "pooler.sql"
     # Another process may test on the same server; the settings belong to this database alone.
@@ -61,7 +60,6 @@ def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **set
 
 
 def _configuration(folder: str, server_url: str, query: str | None, settings: dict[str, str]) -> str:
-    """Return deploy/pgbouncer.ini with what names places of a deployment replaced, and *settings*."""
     text = (paths.directory("deploy") / "pgbouncer.ini").read_text(encoding="utf-8")
     shipped = re.search(r"^stackmgr = .*connect_query='(.*)'$", text, re.MULTILINE)
     assert shipped is not None

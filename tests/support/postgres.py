@@ -78,7 +78,6 @@ class FaultyPostgres(EmbeddedPostgres):
             self.thaw()
 
     def kill_backend(self, pid: int) -> None:
-        """Kill one backend as the kernel does when memory runs out, and return once the others have ended."""
         doomed = self.processes()[1:]
         os.kill(pid, signal.SIGKILL)
         _, left = psutil.wait_procs(doomed, 60)

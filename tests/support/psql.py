@@ -18,7 +18,6 @@ def run_psql(
 
 
 def audit(url: str) -> str:
-    """Return what the audit of a database finds, and nothing where the data is consistent."""
     ran = run_psql(url, "-At", "-f", SUPPORT / "audit.sql")
     assert ran.returncode == (3 if ran.stdout else 0), ran.stderr
     return ran.stdout

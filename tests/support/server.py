@@ -63,7 +63,6 @@ def running_service(
     args: Sequence[str] = (),
     stderr: int | IO[bytes] = subprocess.STDOUT,
 ) -> Iterator[RunningService]:
-    """Run the service on a free port until the context ends; the log is removed with it."""
     environ = {"STACKMGR_DATABASE_URL": database_url, **(env or {})}
     with running(GUNICORN_COMMAND, args, env=environ, stderr=stderr) as service:
         yield service

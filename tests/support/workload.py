@@ -101,7 +101,6 @@ class Workload:
         self.acknowledged = 0  # writes
 
     def start(self, clients: int, *, pause: float = 0.0) -> None:
-        """Set the clients to work; *pause* is the mean time between two operations of one, in seconds."""
         self._pause = pause
         for number in range(clients):
             manager = self._managers[number % len(self._managers)]

@@ -42,7 +42,6 @@ def code_in(document: str) -> list[str]:
 
 
 def variables_in(*patterns: str) -> set[str]:
-    """Return the variables that the code names as a complete string, or that are settings."""
     code = "\n".join(path.read_text() for pattern in patterns for path in ROOT.glob(pattern))
     return set(re.findall(rf'"({VARIABLE.pattern})"', code)) | OF_OPTIONS
 

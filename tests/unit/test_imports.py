@@ -41,7 +41,6 @@ IMPORT = re.compile(r"^\s*(?:from|import) (tests\.\S+)(?: import (.*))?", re.MUL
 
 
 def imported_by(place: str) -> dict[str, str]:
-    """Return the modules of the tests that are imported below *place*, each with one that imports it."""
     return {
         f"{module}.{names}": path.as_posix()
         for path in TESTS.glob(f"{place}/*.py")
