@@ -31,7 +31,7 @@ HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
 # In a turn, for each kind of wait that has ended; the rest continues in the next turn.
 _RESUME_SECONDS = 0.002
-_BUSY_SECONDS = 0.005  # after which the thread resumes who waits until it is idle
+BUSY_SECONDS = 0.005  # after which the thread resumes who waits until it is idle
 _TICKS = 64  # in a second: each wait in a lane ends at one, so that most share a time
 _MAX_IDLE = 128  # greenlets that are kept: to make one costs ten times as much as to start a call
 
@@ -69,13 +69,21 @@ class Scheduler:
         self._thread = 0
         self._epoll.register(self._wake_up, READABLE)
 
-    def run(self, turn: Callable[[], bool], idle_seconds: Callable[[], float]) -> None:
-        """Take turns while *turn* returns True, with waits of at most *idle_seconds* for events."""
+    def run(
+        self,
+        turn: Callable[[], bool],
+        idle_seconds: Callable[[], float],
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take turns while *turn* returns True, with waits of at most *idle_seconds* for events.
+
+        *is_busy* returns whether the next turn has something to do that should not wait.
+        """
         self._main, self._thread = getcurrent(), threading.get_ident()
         _this.scheduler = self
         try:
             while turn():
-                self._handle_ready(idle_seconds())
+                self._handle_ready(idle_seconds(), is_busy)
         finally:
             _this.scheduler = None
 
@@ -133,12 +141,12 @@ class Scheduler:
             # `switch` returns the next call.  No variable holds it: it would keep a request in memory.
             self._main.switch()()
 
-    def _handle_ready(self, seconds: float) -> None:
+    def _handle_ready(self, seconds: float, is_busy: Callable[[], bool]) -> None:
         """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
         seconds = 0.0 if self._ready else max(0.0, min(seconds, self._next_deadline() - monotonic()))
         found = self._epoll.poll(0.0 if self.until_idle else seconds, _MAX_EVENTS)
         self._note_events(found)
-        is_idle = seconds > 0 and not found
+        is_idle = not (self._ready or is_busy())
         if self._ready:
             self.resume_for(_RESUME_SECONDS, taken(self._ready))
         now = monotonic()
@@ -147,7 +155,7 @@ class Scheduler:
         if is_idle or now > self._until or not self.until_idle:
             if number := len(self.until_idle):  # those that join it meanwhile wait for the next time
                 self.resume_for(_RESUME_SECONDS, islice(taken(self.until_idle), number))
-            self._until = now + _BUSY_SECONDS
+            self._until = now + BUSY_SECONDS
 
     def _note_events(self, found: list[tuple[int, int]]) -> None:
         for descriptor, events in found:

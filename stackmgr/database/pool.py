@@ -47,7 +47,6 @@ class _Waiter(WaitingClient[DatabaseConnection]):
         self.woken = Signal()
 
     def set(self, conn: DatabaseConnection) -> bool:
-        """Pass *conn* to the request."""
         self.conn = conn
         self.woken.set()
         return True
@@ -177,7 +176,6 @@ class Database:
         self._pool.open()
 
     def close(self) -> None:
-        """Close every connection."""
         self._pool.close()
 
     def session(self) -> Session:

@@ -16,7 +16,7 @@ from stackmgr.database.retries import RetryAction
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.reasons import ReasonSlug
-from stackmgr.scheduler import Signal, has_scheduler
+from stackmgr.scheduler import BUSY_SECONDS, Signal, has_scheduler
 
 MAX_REQUESTS = 12
 # A page has up to 170 kB, as sql/stack_list.sql omits long names, a stack up to 265 kB: the rows of
@@ -36,20 +36,15 @@ _log = logging.getLogger("stackmgr")
 
 
 class Connections(Protocol):
-    """The part of the pool that sessions and round trips use: see `Database`."""
+    """The part of `Database` that sessions and round trips use; the docstrings are there."""
 
     variants: Mapping[str, Statement]
     round_trips: "RoundTrips"
     acquire_seconds: float
 
-    def acquire(self, deadline: float) -> DatabaseConnection:
-        """Return a live connection.  Raises DatabaseError."""
-
-    def release(self, connection: DatabaseConnection) -> None:
-        """Release a connection that `acquire` returned."""
-
-    def drain(self) -> None:
-        """Replace every connection."""
+    def acquire(self, deadline: float) -> DatabaseConnection: ...
+    def release(self, connection: DatabaseConnection) -> None: ...
+    def drain(self) -> None: ...
 
 
 class _Request:
@@ -64,14 +59,18 @@ class _Request:
 
 
 class _Batch:
-    """Requests that share a round trip.  The last one of a full batch leads, else the first one."""
+    """Requests that share a round trip.  The first one leads."""
 
-    __slots__ = ("is_rolled_back", "is_sent", "leader", "may_leave", "parameter_bytes", "reason", "requests")
+    __slots__ = (
+        "has_idled", "is_gathered", "is_rolled_back", "is_sent", "may_leave", "parameter_bytes", "reason",
+        "requests",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests: list[_Request] = []
-        self.leader: _Request | None = None
         self.parameter_bytes = 0
+        self.has_idled = False  # the thread has had nothing else to do
+        self.is_gathered = Signal()
         self.may_leave = Signal()
         self.is_sent = self.is_rolled_back = False
         self.reason = ReasonSlug.DEADLINE  # why the outcome is unknown
@@ -82,7 +81,7 @@ class _Lane:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._under_way = 0
+        self._under_way: list[_Batch] = []
         self._line: deque[_Batch] = deque()
         self._open: _Batch | None = None  # the batch that requests may join
 
@@ -99,8 +98,22 @@ class _Lane:
         batch.parameter_bytes += size
         if len(batch.requests) == MAX_REQUESTS:
             self.close(batch)
-            batch.leader = batch.leader or request
+            batch.is_gathered.set()
+        self._let_leave()
         return batch
+
+    def gather(self, batch: _Batch) -> None:
+        """Wait until *batch* may leave, as the invariants of `RoundTrips` say."""
+        leaves_at = time.monotonic() + BUSY_SECONDS
+        batch.is_gathered.wait_until_idle()
+        batch.has_idled = True
+        self._let_leave()
+        batch.is_gathered.wait(leaves_at - time.monotonic())
+
+    def _let_leave(self) -> None:
+        batch, under_way = self._open, sum(len(each.requests) for each in self._under_way)
+        if batch is not None and batch.has_idled and len(batch.requests) >= under_way:
+            batch.is_gathered.set()
 
     def close(self, batch: _Batch) -> None:
         """Let no more requests join *batch*: it is full, or leaves."""
@@ -110,12 +123,12 @@ class _Lane:
     @property
     def is_used(self) -> bool:
         """Whether a round trip is under way."""
-        return self._under_way > 0
+        return bool(self._under_way)
 
     def enter(self, batch: _Batch, seconds: float) -> None:
         """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
-        if self._under_way < self._limit:
-            self._under_way += 1
+        if len(self._under_way) < self._limit:
+            self._under_way.append(batch)
             return
         batch.may_leave = Signal()
         self._line.append(batch)
@@ -126,22 +139,23 @@ class _Lane:
             if batch in self._line:
                 self._line.remove(batch)
             else:
-                self.leave()
+                self.leave(batch)
             raise
 
-    def leave(self) -> None:
+    def leave(self, batch: _Batch) -> None:
         """End a round trip, and let the first in the line begin."""
+        self._under_way.remove(batch)
         if self._line:
-            self._line.popleft().may_leave.set()
-        else:
-            self._under_way -= 1
+            self._under_way.append(self._line.popleft())
+            self._under_way[-1].may_leave.set()
+        self._let_leave()
 
 
 class RoundTrips:
     """The round trips of a pool of *size* connections.
 
-    A batch leaves when it is full, when the thread has nothing else to do, or after 5 ms.  The
-    invariants:
+    A batch leaves when it is full, when the thread has nothing else to do and no more requests are
+    under way than it has, or after 5 ms.  The invariants:
 
     - Reads and writes have batches of their own.  A batch is complete before it is sent.
     - Only the leader uses the connection, from `acquire` to `release`.
@@ -183,9 +197,7 @@ class RoundTrips:
         while self._may_share(execution, deadline):
             batch = lane.join(request)
             if batch.requests[0] is request:
-                request.has_ended.wait_until_idle()
-                batch.leader = batch.leader or request
-            if batch.leader is request:
+                lane.gather(batch)
                 self._lead([lane], batch, deadline)
             elif not request.has_ended.wait(deadline - time.monotonic()) and not batch.is_sent:
                 batch.requests.remove(request)
@@ -226,7 +238,7 @@ class RoundTrips:
             for lane in lanes:
                 lane.close(batch)
                 if lane in entered:
-                    lane.leave()
+                    lane.leave(batch)
             for request in batch.requests:
                 request.has_ended.set()
 

@@ -92,8 +92,9 @@ class RequestQueue(Generic[_Entry]):
             rejected.append(self._remove_rejected(line, sizes[line].index(max(sizes[line]))))
         return rejected
 
-    def has_next(self) -> bool:
-        return self._free > 0 and any(map(self._may_run, self._lines))
+    def has_next(self, *, known: bool = False) -> bool:
+        """Return whether there is a request that may run, of a *known* key."""
+        return self._free > 0 and any(self._may_run(line) for line in self._lines if line[0] or not known)
 
     def take(self) -> _Entry | None:
         """Return the next request that may run, or None."""

@@ -129,7 +129,7 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         if hasattr(libc := CDLL(None), "mallopt"):
             libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
             libc.mallopt(_M_MMAP_THRESHOLD, 2**25)  # as high as it would rise by itself
-        self.scheduler.run(self.turn, self.idle_seconds)
+        self.scheduler.run(self.turn, self.idle_seconds, self.is_busy)
 
     def turn(self) -> bool:
         """Do what is to be done now; return False at the end."""
@@ -159,6 +159,10 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         if any(self.lanes) or (self.queue.length and self.queue.has_next()):
             return 0.0
         return max(0.0, self._next_look - monotonic())
+
+    def is_busy(self) -> bool:
+        """Return whether the next turn has something to do for a key that was accepted lately."""
+        return bool(self.heads) or (self.queue.length > 0 and self.queue.has_next(known=True))
 
     def run_application(self, client: Client, request: ReceivedRequest) -> tuple[bytes, bool]:
         """Return the response and whether it is the last.  Raises what the application does."""

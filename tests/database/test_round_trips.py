@@ -21,6 +21,9 @@ from tests.support.waiting import eventually
 TOGETHER = round_trips.MAX_REQUESTS
 ECHO = Statement("test_echo", b"SELECT $1::text", ("value",), writes=False)
 DIVIDE = Statement("test_divide", b"SELECT (1 / $1::integer)::text", ("value",), writes=False)
+LOCK = Statement(
+    "test_lock", b"SELECT pg_advisory_xact_lock_shared($1::integer)::text", ("value",), writes=False
+)
 WRITE = Statement(
     "test_write",
     b"INSERT INTO public.written (value) SELECT $1::text WHERE $2::text IS NOT NULL RETURNING value",
@@ -95,7 +98,7 @@ def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement
 
 @pytest.mark.usefixtures("written")
 def test_a_full_batch_does_not_wait_for_a_busy_thread(subject, greenlets, start, monkeypatch):
-    monkeypatch.setattr(scheduler, "_BUSY_SECONDS", PATIENCE)
+    monkeypatch.setattr(scheduler, "BUSY_SECONDS", PATIENCE)
     is_busy = [True]
 
     def keep_busy() -> None:
@@ -110,6 +113,21 @@ def test_a_full_batch_does_not_wait_for_a_busy_thread(subject, greenlets, start,
     assert not single[0].done()
     is_busy.clear()
     assert_results(single)
+
+
+def test_a_batch_waits_for_a_larger_one_under_way(subject, start, sent, admin, monkeypatch):
+    monkeypatch.setattr(round_trips, "BUSY_SECONDS", PATIENCE)
+    with admin.transaction():
+        admin.execute(b"SELECT pg_advisory_xact_lock(4663)")
+        under_way = start([call(subject, LOCK, "4663"), *calls(subject, ECHO, 2, "first")])
+        eventually(lambda: sent == [3])
+        second = start(calls(subject, ECHO, 2, "second"))
+        assert not any(future.done() for future in second)
+        third = start(calls(subject, ECHO, 1, "third"))
+        assert_results(second, "second")
+        assert_results(third, "third")
+        assert sent == [3, 3]
+    assert len([future.result(PATIENCE) for future in under_way]) == 3
 
 
 @pytest.mark.parametrize(

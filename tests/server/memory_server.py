@@ -91,7 +91,7 @@ class MemoryServer(worker.Worker):
             return next(left, False) and (self.turn() or True)
 
         scheduler = self.scheduler
-        scheduler.run(turn, lambda: self.idle_seconds() if scheduler.until_idle else 0.0)
+        scheduler.run(turn, lambda: self.idle_seconds() if scheduler.until_idle else 0.0, self.is_busy)
 
     def settle(self):
         """Take turns until nothing is left to be done at once."""

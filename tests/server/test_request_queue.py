@@ -110,6 +110,7 @@ class Queue:
         self.now += TICK
         candidates = [line[0] for line in self.lines().values() if self.may_run(line[0])]
         assert self.queue.has_next() == bool(candidates)
+        assert self.queue.has_next(known=True) == any(each.group for each in candidates)
         expected = min(candidates, key=self.tag, default=None)
         assert self.queue.take() is expected
         if expected:

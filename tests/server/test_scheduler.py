@@ -93,7 +93,7 @@ def test_a_thread_that_is_never_idle_resumes_after_5_ms(monkeypatch):
             scheduled.start(wait)
         return now[0] < 16
 
-    scheduled.run(turn, lambda: 0.0)
+    scheduled.run(turn, lambda: 0.0, lambda: True)
     close(scheduled)
     assert resumed == [8, 8, 14]
 

@@ -95,7 +95,7 @@ class RequestThread:
 
     def _run(self) -> None:
         self.world.current.only_waits_in = getcurrent()
-        self.scheduler.run(self._turn, self._idle_seconds)
+        self.scheduler.run(self._turn, self._idle_seconds, lambda: bool(self._calls and self._free))
 
     def _turn(self) -> bool:
         while self._calls and self._free:

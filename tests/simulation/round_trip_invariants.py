@@ -169,8 +169,8 @@ class WatchedTrips(RoundTrips):
         for lane in (self._reads, self._writes):
             if lane._line and not lane._under_way:
                 raise Violation("a batch leaves when none is under way", f"{len(lane._line)} wait")
-            if not 0 <= lane._under_way <= lane._limit:
-                raise Violation("a lane counts its round trips", f"{lane._under_way}")
+            if len(lane._under_way) > lane._limit:
+                raise Violation("a lane counts its round trips", f"{len(lane._under_way)}")
 
     def check_at_end(self) -> None:
         lanes = [self._reads, self._writes, *(lane for _, lane in self._alone.values())]
