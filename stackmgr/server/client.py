@@ -88,8 +88,7 @@ class Client:
         self, sock: socket.socket, peer: Address, server: Address, clients: Audience, worker: Service
     ) -> None:
         sock.setblocking(False)
-        self.sock = sock
-        self.fd = sock.fileno()
+        self.sock, self.fd = sock, sock.fileno()
         self.place = Place(worker.queue.accept)
         # A Unix socket has a port that no listener has and no Host can name.
         addresses = (*peer[:2], *server[:2]) if isinstance(peer, tuple) else ("", "", "localhost", 0)
