@@ -142,7 +142,6 @@ class Scheduler:
             self._main.switch()()
 
     def _handle_ready(self, seconds: float, is_busy: Callable[[], bool]) -> None:
-        """Wait for at most *seconds*; resume the greenlets that need not wait any longer."""
         seconds = 0.0 if self._ready else max(0.0, min(seconds, self._next_deadline() - monotonic()))
         found = self._epoll.poll(0.0 if self.until_idle else seconds, _MAX_EVENTS)
         self._note_events(found)
@@ -211,7 +210,6 @@ class Scheduler:
         return bool(self._main.switch())
 
     def park(self, waiter: Waiter, descriptor: int, events: int, seconds: float, lane: Lane | None) -> None:
-        """Let *waiter* wait as in `wait_for`."""
         events |= select.EPOLLONESHOT if lane is None else 0
         deadline = monotonic() + seconds
         if self.watched.get(descriptor) != events:
@@ -272,7 +270,6 @@ class Signal:
             self.waiter = None
 
     def set(self) -> None:
-        """Resume the greenlet or thread that waits."""
         self._is_set = True
         if self._event is not None:
             self._event.set()

@@ -166,7 +166,6 @@ class Client:
         return must_close
 
     def _receive(self) -> ReceivedRequest:
-        """Return the next request once it is complete. Raises a ServiceError."""
         searched, inbox = 0, self._inbox
         deadline = monotonic() + RECEIVE_SECONDS
         while not (end := section_end(inbox, searched)):
@@ -213,7 +212,6 @@ class Client:
             raise RequestTimedOut
 
     def _take(self, size: int) -> bool:
-        """Add what has arrived to the inbox; return whether there is any."""
         try:
             data = self.sock.recv(size)
         except BlockingIOError:

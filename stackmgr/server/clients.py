@@ -79,7 +79,6 @@ class Clients:
         listener.close()
 
     def _accepted(self, listener: socket.socket) -> Iterator[None]:
-        """Accept pending connections, one after the other."""
         while True:
             try:
                 sock, peer = listener.accept()

@@ -100,7 +100,6 @@ class Master:
             self._gunicorn.murder_workers()
 
     def reload(self) -> None:
-        """Replace the workers, or log why not."""
         self._is_reload_queued = False
         if self._stop is not None:
             return
@@ -133,7 +132,6 @@ class Master:
             self._oldest_new = None
 
     def _supervise(self) -> None:
-        """Do what the master does between two signals, and stop if one says so."""
         if self._stop is not None:
             self._stop()
         self.reap_workers()

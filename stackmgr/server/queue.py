@@ -93,11 +93,9 @@ class RequestQueue(Generic[_Entry]):
         return rejected
 
     def has_next(self, *, known: bool = False) -> bool:
-        """Return whether there is a request that may run, of a *known* key."""
         return self._free > 0 and any(self._may_run(line) for line in self._lines if line[0] or not known)
 
     def take(self) -> _Entry | None:
-        """Return the next request that may run, or None."""
         may_run = filter(self._may_run, self._lines) if self._free else ()
         if (line := min(may_run, key=self._start_tag, default=None)) is None:
             return None
@@ -105,7 +103,6 @@ class RequestQueue(Generic[_Entry]):
         return self._remove(line, 0)
 
     def take_overdue(self, now: float) -> Iterator[_Entry]:
-        """Remove and yield the requests that must be rejected because they have been queued too long."""
         for line, queued in list(self._lines.items()) if self._seconds else ():
             while queued and queued[0][0] <= now - self._seconds:
                 yield self._remove_rejected(line, 0)
@@ -124,7 +121,6 @@ class RequestQueue(Generic[_Entry]):
             self._enter(place, manager_id)
 
     def _move_line(self, key_hash: int, line: _Line, manager_id: str) -> None:
-        """Move the requests of a key to the line of its manager."""
         queued = self._lines.get(line, ())
         if found := [each for each in queued if each[1].key_hash == key_hash]:
             self._lines[line] = deque(each for each in queued if each[1].key_hash != key_hash)
@@ -133,7 +129,6 @@ class RequestQueue(Generic[_Entry]):
             self._lines[manager_id, line[1]] = deque(sorted(found, key=itemgetter(0)))
 
     def forget(self, place: Place) -> None:
-        """Count later requests with the key of *place* as unknown."""
         place.is_accepted = False
         self._known.pop(place.key_hash, None)
 
@@ -146,7 +141,6 @@ class RequestQueue(Generic[_Entry]):
                 self._charged_until[group] = min(now + _LEAD_SECONDS, tag)
 
     def leave(self, place: Place) -> None:
-        """Let another request run: that of *place* has ended."""
         group, place.group = place.group, None
         if group is not None:
             self._free += 1
@@ -156,7 +150,6 @@ class RequestQueue(Generic[_Entry]):
                 del self._running[group]
 
     def _start_tag(self, line: _Line) -> tuple[float, float]:
-        """Return the start tag of a line's first request, and its arrival."""
         arrival = self._lines[line][0][0]
         return max(arrival, self._charged_until.get(line[0], 0.0)), arrival
 

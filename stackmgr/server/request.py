@@ -166,7 +166,6 @@ class ReceivedRequest:
         }
 
     def _parse_fields(self, block: bytes) -> dict[str, str]:
-        """Return field lines as a part of the environ, repeated ones as a list in one value."""
         text, fields, limits = block.decode("latin-1"), dict[str, str](), self._limits
         if not _FIELD_LINES.fullmatch(text):
             raise InvalidRequest(at="field line")
@@ -221,7 +220,6 @@ class ChunkedDecoder:
         return exceeds_limit or (self._in_trailers and self._remove_trailers(data))
 
     def _decode_chunks(self, data: bytearray) -> int:
-        """Decode the chunks in *data* and return where the undecoded rest begins."""
         content, at, end = self.content, 0, len(data)
         missing = self._missing
         for _ in range(CHUNKS_AT_ONCE):

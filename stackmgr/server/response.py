@@ -18,7 +18,6 @@ _FIELDS = re.compile(rf"(?:{FIELD_NAME}: {FIELD_VALUE}\r\n)*+")
 
 @lru_cache(maxsize=1)
 def _constant_fields(second: int) -> str:
-    """Return the fields that are the same for every response of a second."""
     return f"Server: gunicorn\r\nDate: {http_date(second)}\r\n"
 
 
@@ -66,7 +65,6 @@ class Response:
 
 
 def error_response(error: ServiceError, request_id: str, method: str) -> bytes:
-    """Return a response with an Error object, after which the connection is closed."""
     response, status = Response(), HTTPStatus(error.status)
     fields = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Request-Id": request_id}
     response.start_response(f"{status} {status.phrase}", [*fields.items(), *error.headers.items()])

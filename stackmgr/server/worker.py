@@ -79,7 +79,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
             raise RuntimeError("; ".join(problems))
 
     def prepare(self) -> None:
-        """Make what serves the requests, in the process that does."""
         cfg = self.cfg
         self.scheduler = Scheduler()
         self.queue = RequestQueue[greenlet](cfg.threads, self.queue_seconds)
@@ -98,7 +97,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         self._next_look = 0.0
 
     def init_process(self) -> None:
-        """Prepare what `run` needs; the base class then loads the application and calls `run`."""
         try:
             self.prepare()
             super().init_process()
@@ -155,7 +153,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         return any(self.lanes) or self.managers.is_used(now) or self.operators.is_used(now)
 
     def idle_seconds(self) -> float:
-        """Return for how long the thread may wait for events."""
         if any(self.lanes) or (self.queue.length and self.queue.has_next()):
             return 0.0
         return max(0.0, self._next_look - monotonic())
