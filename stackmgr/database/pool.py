@@ -198,7 +198,6 @@ class Database:
         return self._pool.acquire(deadline)
 
     def release(self, connection: DatabaseConnection) -> None:
-        """Release a connection that `acquire` returned."""
         self._pool.putconn(connection)
 
     def drain(self) -> None:

@@ -71,7 +71,7 @@ class _Batch:
         self.parameter_bytes = 0
         self.has_idled = False  # the thread has had nothing else to do
         self.is_gathered = Signal()
-        self.may_leave = Signal()
+        self.may_leave: Signal
         self.is_sent = self.is_rolled_back = False
         self.reason = ReasonSlug.DEADLINE  # why the outcome is unknown
 
@@ -81,7 +81,7 @@ class _Lane:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._under_way: list[_Batch] = []
+        self.under_way: list[_Batch] = []
         self._line: deque[_Batch] = deque()
         self._open: _Batch | None = None  # the batch that requests may join
 
@@ -89,10 +89,7 @@ class _Lane:
         """Return the batch that *request* has joined."""
         size = request.execution.parameter_bytes
         batch = self._open
-        if batch is not None and batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
-            self.close(batch)
-            batch = None
-        if batch is None:
+        if batch is None or batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
             batch = self._open = _Batch()
         batch.requests.append(request)
         batch.parameter_bytes += size
@@ -111,7 +108,7 @@ class _Lane:
         batch.is_gathered.wait(leaves_at - time.monotonic())
 
     def _let_leave(self) -> None:
-        batch, under_way = self._open, sum(len(each.requests) for each in self._under_way)
+        batch, under_way = self._open, sum(len(each.requests) for each in self.under_way)
         if batch is not None and batch.has_idled and len(batch.requests) >= under_way:
             batch.is_gathered.set()
 
@@ -120,15 +117,10 @@ class _Lane:
         if self._open is batch:
             self._open = None
 
-    @property
-    def is_used(self) -> bool:
-        """Whether a round trip is under way."""
-        return bool(self._under_way)
-
     def enter(self, batch: _Batch, seconds: float) -> None:
         """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
-        if len(self._under_way) < self._limit:
-            self._under_way.append(batch)
+        if len(self.under_way) < self._limit:
+            self.under_way.append(batch)
             return
         batch.may_leave = Signal()
         self._line.append(batch)
@@ -144,10 +136,10 @@ class _Lane:
 
     def leave(self, batch: _Batch) -> None:
         """End a round trip, and let the first in the line begin."""
-        self._under_way.remove(batch)
+        self.under_way.remove(batch)
         if self._line:
-            self._under_way.append(self._line.popleft())
-            self._under_way[-1].may_leave.set()
+            self.under_way.append(self._line.popleft())
+            self.under_way[-1].may_leave.set()
         self._let_leave()
 
 
@@ -292,7 +284,7 @@ class RoundTrips:
         if error.sqlstate != retries.LOCK_NOT_AVAILABLE or manager_id is None or not has_scheduler():
             return
         now = time.monotonic()
-        self._alone = {key: each for key, each in self._alone.items() if each[0] > now or each[1].is_used}
+        self._alone = {key: each for key, each in self._alone.items() if each[0] > now or each[1].under_way}
         _, lane = self._alone.get(manager_id, (now, _Lane(1)))
         self._alone[manager_id] = now + _ALONE_SECONDS, lane
 

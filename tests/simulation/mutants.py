@@ -120,7 +120,7 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     ("writes use all connections", RoundTrips, "__init__", "size - 1", "size", 4),
     ("late to a batch", _Lane, "close", "self._open = None", "pass", 0),
     ("batch too large", _Lane, "join", "len(batch.requests) == MAX_REQUESTS", "False", 4),
-    ("lane not left", _Lane, "leave", "self._under_way.remove(batch)", "pass", 0),
+    ("lane not left", _Lane, "leave", "self.under_way.remove(batch)", "pass", 0),
     ("line forgotten", _Lane, "leave", "if self._line:", "if False:", 2),
     ("line not left", _Lane, "enter", "self._line.remove(batch)", "pass", 10),
     ("neighbours forgotten", RoundTrips, "_lead", "request.has_ended.set()", "pass", 1),

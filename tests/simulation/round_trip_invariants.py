@@ -167,12 +167,12 @@ class WatchedTrips(RoundTrips):
 
     def check_at_rest(self) -> None:
         for lane in (self._reads, self._writes):
-            if lane._line and not lane._under_way:
+            if lane._line and not lane.under_way:
                 raise Violation("a batch leaves when none is under way", f"{len(lane._line)} wait")
-            if len(lane._under_way) > lane._limit:
-                raise Violation("a lane counts its round trips", f"{len(lane._under_way)}")
+            if len(lane.under_way) > lane._limit:
+                raise Violation("a lane counts its round trips", f"{len(lane.under_way)}")
 
     def check_at_end(self) -> None:
         lanes = [self._reads, self._writes, *(lane for _, lane in self._alone.values())]
-        if any(lane._line or lane._under_way or lane._open for lane in lanes):
+        if any(lane._line or lane.under_way or lane._open for lane in lanes):
             raise Violation("a lane counts its round trips", "one is not empty at the end")
