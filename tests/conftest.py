@@ -229,7 +229,6 @@ def new_key(operator: Database) -> Callable[..., str]:
 
 @pytest.fixture
 def key(new_key) -> str:
-    """The key of a manager that no other test uses."""
     return new_key()
 
 

@@ -43,7 +43,6 @@ FROM stackmgr.managers WHERE external_id = %s
 
 @pytest.fixture
 def busy_manager(client, manager):
-    """The manager id and external id of the client, who has three stacks of five revisions in all."""
     [first, *_] = client.page().json["items"]
     for _ in range(2):
         client.update(first["id"], {"name": "other"})

@@ -17,7 +17,6 @@ TOKEN = {"active": True, "iss": "https://id.example.org", "sub": SUBJECT, "aud":
 
 @pytest.fixture
 def token_client(unkey, client_with, make_endpoint):
-    """A client of an application with the example's verifier, which calls the test's server."""
     defined: dict = {}
     exec(compile(EXAMPLE, "README.md", "exec"), defined)  # noqa: S102 - our own page
     verifier = defined["IntrospectionVerifier"](make_endpoint(unkey.url), Secret("introspector"), "stackmgr")

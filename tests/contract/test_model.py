@@ -77,7 +77,6 @@ class Stacks(RuleBasedStateMachine):
         self.receipts = {}  # by manager and key: the input and the id
 
     def any_stack(self, number, place):
-        """Return a client, a stack, its state, and whether it is the client's."""
         stack_id = list(self.history)[place % len(self.history)]
         client, owner = self.clients[number], self.owners[stack_id]
         return client, stack_id, self.history[stack_id][-1][1], owner == client.external_id

@@ -117,7 +117,6 @@ class Host(Shell):
         }
 
     def kept(self) -> list[object]:
-        """Return the archived rows, up to `TIME` if that is the target."""
         return [row for row in self.rows() if row <= self.last]
 
     def live_on(self) -> None:

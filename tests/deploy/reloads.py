@@ -35,7 +35,6 @@ def kill_workers(service: RunningService) -> None:
 
 
 def rejected_reload(service: RunningService) -> str:
-    """Send SIGHUP, see that it is rejected and the same workers serve, and return the last reason."""
     before, rejected = workers(service), messages(service).count(RELOAD_REJECTED)
     os.kill(service.pid, signal.SIGHUP)
     eventually(

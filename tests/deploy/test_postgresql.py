@@ -145,7 +145,6 @@ def create(url: str, key: str, spellings: dict[str, str]) -> list[tuple[int, Any
 
 
 def as_operator(dba: Dba, text: str, service: str, operator: str) -> subprocess.CompletedProcess[str]:
-    """Run *text* in a shell with the runbook's functions and environment files that name these databases."""
     for name, url in (("stackmgr", service), ("operator", operator)):
         (dba.folder / f"{name}.env").write_text(f"STACKMGR_DATABASE_URL='{url}'\n")
     journal = f"logger() {{ echo \"$*\" >> '{dba.folder}/journal'; }}"

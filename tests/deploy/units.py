@@ -24,7 +24,6 @@ def _link() -> tempfile.TemporaryDirectory[str]:
 
 
 def unit(name: str, deploy: Path | None = None) -> str:
-    """Return the unit, with this interpreter and the files of *deploy* in place of an installed release."""
     link = Path(_link().name)
     text = ((deploy or DEPLOY) / name).read_text()
     python = str(link / "environment" / "bin" / Path(sys.executable).name)

@@ -113,7 +113,6 @@ def _soak(plan: Plan, stage: Stage, workload: Workload, samples: Samples) -> Non
 
 
 def _inflict(plan: Plan, stage: Stage, workload: Workload) -> None:
-    """Inject the mixed faults one after the other, shuffled anew each time all have had their turn."""
     cells = {cell.name: cell for cell in CELLS.values() if cell.mixed}
     if plan.setting == "pgbouncer":  # it leads to one server
         del cells["primary-dies"]

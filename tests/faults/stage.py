@@ -73,7 +73,6 @@ class Stage:
         self.managers = new_managers(server.url())
 
     def make_service(self) -> Unit:
-        """Return the service by the units of deploy/, whose settings of gunicorn are completed."""
         deploy = self.folder / "deploy"
         deploy.mkdir()
         for name in ("stackmgr.service", "gunicorn.conf.py"):

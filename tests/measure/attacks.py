@@ -55,7 +55,6 @@ class Attack:
 
 
 def request(method: str, path: str, key: str, body: bytes | None = None, *fields: str) -> bytes:
-    """Return a request; without *key*, without a credential."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *fields]
     if key:
         lines.append(f"Authorization: Bearer {key}")

@@ -45,7 +45,6 @@ Value = Callable[[Sample], float]
 
 
 def _calm(samples: list[Sample]) -> list[Sample]:
-    """Return the samples that were not disturbed, or all where there are no others."""
     return [sample for sample in samples if not sample.cost.disturbed] or samples
 
 
@@ -54,7 +53,6 @@ def median(samples: list[Sample], value: Value) -> float:
 
 
 def ratio(mine: list[Sample], others: list[Sample], value: Value) -> float:
-    """Return the median of the rounds' ratios; NaN where no round has both."""
     by_round = {sample.round: value(sample) for sample in _calm(others)}
     ratios = [value(sample) / by_round[sample.round] for sample in _calm(mine) if by_round.get(sample.round)]
     return statistics.median(ratios) if ratios else float("nan")

@@ -128,7 +128,6 @@ def delete(table: str, where: str = HERE) -> str:
 
 
 def plant(url: str, statements: str) -> None:
-    """Change rows as no rule of the database allows."""
     with psycopg.connect(url) as admin:
         admin.execute(b"SET LOCAL session_replication_role = replica")
         admin.execute(UNGUARDED)

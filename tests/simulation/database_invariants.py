@@ -119,7 +119,6 @@ class Line:
         return asker() or (current.name if current is not None else None)
 
     def turn(self) -> int:
-        """Return the turn of the current request: a request whose connection has died keeps it."""
         return self.turns.setdefault(self.requester(), next(self._numbers))
 
     def acquired(self, connection: DatabaseConnection) -> None:

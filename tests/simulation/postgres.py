@@ -106,7 +106,6 @@ class Server:
             session.resume()
 
     def hold(self, seconds: float) -> None:
-        """Lock a stack, or all tables, in a transaction of somebody else."""
         ids = [(stack_id,) for stack_id in self.tables.stacks]
         lock = self.world.random.choice([*ids, _ALL])
         if lock not in self.locks:
@@ -133,7 +132,6 @@ class Server:
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
 
     def fail_over(self) -> None:
-        """Make this a standby for the sessions that exist; new ones reach the new primary."""
         self.epoch += 1
 
     def migrate(self) -> None:

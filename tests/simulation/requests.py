@@ -238,7 +238,6 @@ class Client:
         return "\0" if self.world.chance("unusable parameter", asker()) else ""
 
     def _seen(self, known: int, stack: Any, stack_id: str, manager_id: str) -> None:
-        """Check that *stack* is the manager's, in a revision that is not older than the *known* ones."""
         if stack.stack_id != stack_id or self._owner(stack_id) != manager_id:
             self._wrong(manager_id, "asked for", stack_id, "but got", stack, "of", self._owner(stack_id))
             return

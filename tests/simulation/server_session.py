@@ -69,7 +69,6 @@ class Transaction:
     lock_seconds: float = 0.0  # for which a statement waits for a lock; 0: as the session does
 
     def look(self, tables: Tables) -> None:
-        """Take a new snapshot of *tables*, with the changes of this transaction."""
         seen = tables.copy()
         seen.commit(self.seen, self.before)
         self.before, self.seen = tables.copy(), seen

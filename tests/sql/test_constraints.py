@@ -127,7 +127,6 @@ def insert(connection: psycopg.Connection, table: str, row: dict[str, object]) -
 
 @pytest.fixture
 def filled(admin):
-    """A connection in a transaction that holds one good row of each table, and is rolled back."""
     with admin.transaction(force_rollback=True):
         for table, row in GOOD.items():
             insert(admin, table, row)

@@ -60,7 +60,6 @@ DEPLOYERS = {
 
 
 def prepare(bare_database_url: str, commands: str) -> str:
-    """Run *commands* as superuser, and return the connection string of a login that may create a schema."""
     with psycopg.connect(bare_database_url, autocommit=True) as superuser:
         superuser.execute(commands.encode())
         superuser.execute(f"GRANT CREATE ON DATABASE {superuser.info.dbname} TO deployer".encode())

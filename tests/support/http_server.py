@@ -54,7 +54,6 @@ def hang_up(client: socket.socket, _: Request) -> None:
 
 
 def drip(data: bytes, pause: float) -> Behaviour:
-    """Send *data* byte by byte, so that no timeout of a single read expires."""
 
     def behave(client: socket.socket, _: Request) -> None:
         for position in range(len(data)):

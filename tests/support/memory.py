@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def memory() -> str | None:
-    """Return a folder in memory, if it is large enough and allows programs and devices."""
     folder = "/dev/shm"  # noqa: S108 - each user makes a folder of its own below it
     if not Path(folder).is_dir() or os.statvfs(folder).f_flag & (os.ST_NOEXEC | os.ST_NODEV):
         return None

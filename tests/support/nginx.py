@@ -97,7 +97,6 @@ def parse_responses(received: bytes, *, head: bool) -> list[Response]:
 
 
 def site(folder: Path, port: int, upstream_port: int, changes: Mapping[str, str]) -> str:
-    """Return deploy/nginx.conf with *changes*, and with what names places of a deployment replaced."""
     text = SITE.read_text()
     replacements = {
         "listen 443 ssl default_server;": f"listen 127.0.0.1:{port} ssl default_server;",
@@ -142,7 +141,6 @@ def nginx_before(
 
 @contextmanager
 def running_nginx(folder: Path, port: int, servers: str, user: str = "master_process off;") -> Iterator[None]:
-    """Run nginx with *servers*, of which one listens on *port*, in an empty *folder*."""
     nginx = require(NGINX, "nginx")
     (folder / "stackmgr.conf").write_text(servers)
     (folder / "nginx.conf").write_text(_SURROUNDINGS.format(folder=folder, processes=user))

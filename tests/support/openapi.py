@@ -23,7 +23,6 @@ def resolved(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def nodes(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object within *node*, with the way to it."""
     if isinstance(node, dict):
         yield path, node
         for name, child in node.items():

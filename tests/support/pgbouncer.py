@@ -41,7 +41,6 @@ def socket_path(url: str) -> str:
 
 @contextmanager
 def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **settings: str) -> Iterator[str]:
-    """Yield the connection string of a PgBouncer; *query* and *settings* replace what is shipped."""
     owner = Path(str(conninfo_to_dict(server_url)["host"])).stat()
     with tempfile.TemporaryDirectory(prefix="stackmgr-pgb-") as folder:
         run_as: dict[str, Any] = {}

@@ -38,7 +38,6 @@ class FaultyPostgres(EmbeddedPostgres):
         migrations.apply(self.url())
 
     def follow(self, conninfo: str) -> None:
-        """Become, before the first start, a standby of the server that *conninfo* leads to."""
         self.choose_user()
         self.take_ownership(self.folder)
         options = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--dbname", conninfo)

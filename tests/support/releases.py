@@ -19,7 +19,6 @@ def commit() -> str:
 
 
 def copy_source(to: Path, source: Path = ROOT) -> Path:
-    """Copy *source* to the folder *to*, without what earlier builds left in the checkout."""
     to.mkdir(exist_ok=True)
     for name in _TOP_LEVEL:
         shutil.copy(source / name, to)

@@ -32,7 +32,6 @@ def seconds(text: str) -> float:
 
 @contextmanager
 def delayed(url: str, delay: float) -> Iterator[tuple[str, int]]:
-    """Yield a connection string for the server of *url*, *delay* seconds away, and the pid of the proxy."""
     given = conninfo_to_dict(url)
     host, port = str(given.get("host", "127.0.0.1")), given.get("port", "5432")
     target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else f"{host}:{port}"

@@ -140,7 +140,6 @@ class Workload:
             self._problems.append(what)
 
     def _act(self, client: _Client) -> bool:
-        """Send a request and record what comes of it.  Return whether its outcome is known."""
         operation, document = self._choose(client)
         self.operations.append(operation)
         operation.sent = time.monotonic()
