@@ -15,7 +15,6 @@ class EndOfThread(BaseException):
 
 
 def body_report(environ):
-    """Read the body as stackmgr does and say what came."""
     if int(environ.get("CONTENT_LENGTH") or 0) <= BODY_LIMIT_BYTES:
         body = environ["wsgi.input"].read(BODY_LIMIT_BYTES + 1)
         if len(body) <= BODY_LIMIT_BYTES:

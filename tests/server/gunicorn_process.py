@@ -50,12 +50,10 @@ class GunicornProcess:
         return http_wire.connect(self.port, data)
 
     def request(self, data):
-        """Send bytes on a new connection and return the first response."""
         with self.connect(data) as client:
             return client.response("HEAD" if data.startswith(b"HEAD ") else "GET")
 
     def wait_for_requests(self, number=1):
-        """Return once so many requests for /sleep or /hang have begun."""
         eventually(lambda: self.log.count("has begun") >= number)
 
     def probe(self, attempts=3):

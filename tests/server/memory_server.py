@@ -94,7 +94,6 @@ class MemoryServer(worker.Worker):
         scheduler.run(turn, lambda: self.idle_seconds() if scheduler.until_idle else 0.0, self.is_busy)
 
     def settle(self):
-        """Take turns until nothing is left to be done at once."""
         quiet = 0  # turns: after an accept nothing is ready, but the client may have an event
         for _ in range(20_000):
             self.take_turns()
@@ -108,7 +107,6 @@ class MemoryServer(worker.Worker):
         return self.idle_seconds() == 0.0 or bool(self.scheduler.until_idle)
 
     def pass_time(self, seconds):
-        """Let time pass, and what ends with it."""
         self.now += seconds
         self.settle()
 
@@ -126,7 +124,6 @@ class MemoryServer(worker.Worker):
         return found
 
     def connected(self, data=b"", *, to=MANAGERS):
-        """Return the client of a new connection to a listener that has sent *data*."""
         listener = self.sockets[to].sock
         ours = self._cleanup.enter_context(socket.socket(listener.family))
         ours.settimeout(5)
@@ -137,7 +134,6 @@ class MemoryServer(worker.Worker):
         return found
 
     def request(self, data):
-        """Send bytes on a new connection and return the first response."""
         with self.connect(data) as found:
             return found.response("HEAD" if data.startswith(b"HEAD ") else "GET")
 
@@ -179,7 +175,6 @@ class MemoryClient(RawClient):
         self.socket.close()
 
     def receive(self):
-        """Let the server work, and receive what it sends."""
         at = self._reader.tell()
         self._reader.seek(0, io.SEEK_END)
         size = -1

@@ -87,7 +87,6 @@ def test_a_bad_request_may_be_cut_anywhere(memory, name):
 
 
 def described(code: str) -> set[str]:
-    """Return the messages of *code* that the OpenAPI document shows."""
     errors = [node for _, node in nodes(BUNDLE) if node.keys() == {"code", "message", "request_id"}]
     return {error["message"] for error in errors if error["code"] == code}
 

@@ -171,7 +171,6 @@ def test_memory_of_a_connection_is_bounded(memory, name):
 
 @pytest.fixture
 def responding():
-    """Return a function that makes a server whose application responds so."""
     with ExitStack() as cleanup:
 
         def make(*, status="200 OK", headers=(), pieces=()):

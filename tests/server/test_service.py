@@ -23,8 +23,6 @@ def wire(service):
 
 @pytest.fixture
 def request_head(client):
-    """Return a function that makes the head of this client's request; headers given replace its own."""
-
     def make(method="POST", path=STACKS, **headers):
         own = {"Authorization": f"Bearer {client.key}"}
         if method == "POST":

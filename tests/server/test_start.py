@@ -16,7 +16,6 @@ from tests.support.server import GUNICORN_COMMAND, exchange, free_port, listens,
 
 
 def failed_start(*arguments, **environ):
-    """Start gunicorn, which must end by itself, and return what it says."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STACKMGR_")}
     command = [*GUNICORN_COMMAND, "--bind", f"127.0.0.1:{free_port()}", *arguments]
     given = {f"STACKMGR_{name}": str(value) for name, value in environ.items()}
@@ -29,7 +28,6 @@ def failed_start(*arguments, **environ):
 
 
 def messages(said: str) -> list[str]:
-    """Return the messages of the log lines that stopped the start."""
     lines = [json.loads(line) for line in said.splitlines()]
     return [line["message"] for line in lines if line["level"] == "error"]
 

@@ -188,7 +188,6 @@ def test_workers_share_waiting_connections(make, workers, more):
     worker = make(workers=workers)
 
     def accepted():
-        """Connect four clients, count the connections after each pause, and close them."""
         found = [socket.create_connection(worker.sockets[0].getsockname()) for _ in range(4)]
         for _ in found:
             worker.settle()

@@ -33,7 +33,6 @@ def status(service, key, timeout=30):
 
 
 def check_that_no_other_waits(service, key, expected, is_waiting, release):
-    """Send requests that wait until *release*; another request is served meanwhile."""
     with ThreadPoolExecutor() as threads:
         late = [threads.submit(status, service, key) for _ in range(WAIT)]
         eventually(is_waiting)
