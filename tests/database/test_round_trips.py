@@ -1,5 +1,6 @@
 """Requests that share a round trip: whatever happens to one, each has its own outcome."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ DIVIDE = Statement("test_divide", b"SELECT (1 / $1::integer)::text", ("value",),
 LOCK = Statement(
     "test_lock", b"SELECT pg_advisory_xact_lock_shared($1::integer)::text", ("value",), writes=False
 )
+SLOW = Statement("test_slow", b"SELECT $1 || pg_sleep(0.5)", ("value",), writes=True)
 WRITE = Statement(
     "test_write",
     b"INSERT INTO public.written (value) SELECT $1::text WHERE $2::text IS NOT NULL RETURNING value",
@@ -175,6 +177,27 @@ def test_no_write_of_unknown_outcome_is_sent_again(  # noqa: PLR0913 - fixtures
     eventually(lambda: len(written()) == TOGETHER)
 
 
+@pytest.mark.parametrize(
+    ("limit", "stored", "errors"),
+    [
+        ("statement_timeout", TOGETHER - 1, {("rejected", "57014"): 1}),
+        ("transaction_timeout", 0, {("connection_lost", None): TOGETHER}),  # it ends the session
+        ("idle_in_transaction_session_timeout", TOGETHER - 1, {}),
+    ],
+)
+def test_a_limit_of_the_server_ends_a_batch(*, subject, start, written, admin, limit, stored, errors):  # noqa: PLR0913
+    if not admin.execute(b"SELECT name FROM pg_settings WHERE name = %s", [limit]).fetchone():
+        pytest.skip("the limit is PostgreSQL 17's")
+    with subject.every_connection() as held:
+        for each in held:
+            each.pgconn.exec_(f"SET {limit} = '200ms'".encode())
+    futures = start([call(subject, SLOW, "slow"), *calls(subject, WRITE)])
+    found = [ex for future in futures if (ex := future.exception(PATIENCE))]
+    assert Counter((ex.reason, ex.sqlstate) for ex in found) == errors
+    assert len(written()) == stored
+    subject.assert_complete()
+
+
 def test_a_lock_of_one_delays_no_other(*, subject, start, sent, written, admin, watcher):  # noqa: PLR0913
     with admin.transaction():
         admin.execute(b"INSERT INTO public.written VALUES ('request 3')")
@@ -206,13 +229,14 @@ def test_writes_of_a_variant_share_nothing(subject, start, sent, written):
 def together(subject, sent) -> Callable[..., list[Any]]:
     """Return a function that makes requests share a round trip, in any order, and returns the responses."""
 
-    def together(calls: list[Callable[[], Any]]) -> list[Any]:
+    def together(calls: list[Callable[[], Any]], before: Callable[[], object] = int) -> list[Any]:
         with ThreadPoolExecutor(len(calls)) as threads:
             with subject.every_connection():
                 futures = [threads.submit(call) for call in calls]
                 lane = subject.database.round_trips._writes
                 eventually(lambda: lane._open and len(lane._open.requests) == len(calls))
                 sent.clear()
+                before()
             found = [future.result() for future in futures]
         assert sent[0] == len(calls)
         return found
@@ -227,6 +251,16 @@ def test_creates_at_one_moment_are_listed_once(subject, together):
     listed = client.walk(2)
     assert (len(ids), set(listed[:6]), listed[6:]) == (6, ids, [subject.stack_id])
     assert listed[:6] == sorted(ids, reverse=True)  # their creation time is that of the batch
+
+
+def test_a_key_revoked_before_its_batch_is_sent_writes_nothing(subject, together, admin):
+    subject.client.get(subject.stack_id)  # the worker knows the key
+    revoke = partial(admin.execute, b"UPDATE stackmgr.api_keys SET revoked_at = now()")
+    body = configuration(name="of a revoked key")
+    made = together([partial(subject.client.create, body, key=f"{n}") for n in range(3)], revoke)
+    assert [response.status_int for response in made] == [401] * 3
+    names = admin.execute(b"SELECT name FROM stackmgr.stacks WHERE name = 'of a revoked key'")
+    assert names.fetchall() == []
 
 
 def test_creates_with_one_key_share_a_round_trip(subject, together):
