@@ -41,9 +41,9 @@ def post_fork(server, worker):
         nonlocal last, turned
         last = turned = clock()
         greenlet.settrace(trace)
-        if calls:  # of a turn, and of its end; earlier releases have none
-            turn, idle_seconds = calls
-            calls = turn, lambda: end_turn(idle_seconds)
+        if calls:  # of a turn, of its end, and others; earlier releases have none
+            turn, idle_seconds, *others = calls
+            calls = turn, lambda: end_turn(idle_seconds), *others
         run(self, *calls)
 
     Scheduler.run = traced_run
