@@ -36,18 +36,15 @@ PROCEDURES = (
     Procedure("RUNBOOK.md", "Installation", Releases),
     Procedure("RUNBOOK.md", "Upgrade", Releases, "1.1.0"),
     Procedure("RUNBOOK.md", "Backup and restore", Servers, "restored"),
-    Procedure("RUNBOOK.md", "After any restore", Servers),
-    Procedure(*RECOVERY, "setup", (0, 1)),
-    Procedure(*RECOVERY, "everything", (2, 3, 5, 6, 7)),
-    Procedure(*RECOVERY, "TIME", (2, 4, 6)),
-    Procedure(*RECOVERY, "COPY_DATA", (8,)),
-    Procedure("DATABASE.md", "Recovery of one manager", Servers),
+    Procedure("RUNBOOK.md", "After any restore", Servers), Procedure(*RECOVERY, "setup", (0, 1)),
+    Procedure(*RECOVERY, "everything", (2, 3, 5, 6, 7)), Procedure(*RECOVERY, "TIME", (2, 4, 6)),
+    Procedure(*RECOVERY, "COPY_DATA", (8,)), Procedure("DATABASE.md", "Recovery of one manager", Servers),
     Procedure("DATABASE.md", "Parallel dump and restore", Servers, "parallel"),
     Procedure("DATABASE.md", "Major upgrade", Majors),
     Procedure("DATABASE.md", "Logical replication", Servers, "target"),
     Procedure("GROWTH.md", "Archive old revisions", Servers),
     Procedure("SCALING.md", "Poolers", Servers, "poolers"),
-)
+)  # fmt: skip
 # Sections with more than one command that are not a procedure, or are typed elsewhere.
 ELSEWHERE = {
     "RUNBOOK.md Runbook": "two functions",

@@ -34,11 +34,8 @@ def echoing_broken_headers(client, request):
 MISBEHAVIOURS = (
     lambda client, request: respond(403, everything(request))(client, request),
     lambda client, request: raw(everything(request) + b"\r\n\r\n")(client, request),
-    echoing_redirect,
-    echoing_broken_headers,
-    hang_up,
-    reset,
-)
+    echoing_redirect, echoing_broken_headers, hang_up, reset,
+)  # fmt: skip
 
 
 def send(service: RunningService, headers: dict[str, str], *request: Any) -> bytes:

@@ -103,12 +103,9 @@ def test_audit_finds_a_planted_fault(audit, own_saved_url, statements, kind):
 
 
 NAMES = (
-    '"quoted" \\ / <&>',
-    "\x01\t\n\x1f\x7f",
-    "Caf\xe9 \u2003\u20ac",
-    "\ud7ff\ue000\uffff",
+    '"quoted" \\ / <&>', "\x01\t\n\x1f\x7f", "Caf\xe9 \u2003\u20ac", "\ud7ff\ue000\uffff",
     "\U00010000\U0001f4c8\U0010ffff",
-)
+)  # fmt: skip
 
 
 def test_audit_of_good_data_finds_nothing(audit, own_saved_url):

@@ -22,18 +22,14 @@ PARTS = [
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "required: COMMAND"),
-        (("keys",), "required: COMMAND"),
-        (("serve",), "invalid choice: 'serve'"),
-        (("migrate", "now"), "unrecognized arguments: now"),
+        ((), "required: COMMAND"), (("keys",), "required: COMMAND"),
+        (("serve",), "invalid choice: 'serve'"), (("migrate", "now"), "unrecognized arguments: now"),
         (("keys", "issue"), "required: --external-id"),
         (("keys", "issue", "--external-id", EXTERNAL_ID.replace("-", "")), NO_UUID),
         (("keys", "issue", "--external-id", f"{{{EXTERNAL_ID}}}"), NO_UUID),
         (("keys", "issue", "--external-id", f"{EXTERNAL_ID}\n"), NO_UUID),
-        (("keys", "issue", "--external-id", ""), NO_UUID),
-        (("keys", "list", "--external-id", ""), NO_UUID),
-        (("keys", "revoke", "1"), NO_UUID),
-        (("keys", "revoke"), "required: KEY_ID"),
+        (("keys", "issue", "--external-id", ""), NO_UUID), (("keys", "list", "--external-id", ""), NO_UUID),
+        (("keys", "revoke", "1"), NO_UUID), (("keys", "revoke"), "required: KEY_ID"),
         ((*ISSUE, "--label", "a\tb"), "must be printable text on one line"),
         ((*ISSUE, "--label", "\x1b[2J"), "must be printable text on one line"),
         ((*ISSUE, "--label", "\udcff"), "must be printable text on one line"),
@@ -60,7 +56,7 @@ PARTS = [
         ),
     ],
     ids=range(37),
-)
+)  # fmt: skip
 def test_senseless_arguments_are_rejected(command, arguments, complaint):
     ran = command(*arguments)
     assert (ran.status, ran.out) == (2, "")

@@ -123,6 +123,15 @@ def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monk
     assert (len(managers.open), len(managers.closable), managers._held) == (1, 1, 21)
 
 
+def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
+    count_received_bytes(monkeypatch)
+    _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
+    found[3].send(b"G")
+    assert (len(worker.managers.open), found[0].is_ended()) == (4, True)
+    found[3].send(b"G" * 200)
+    assert len(worker.managers.open) == 2
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_bytes_at_the_deadline_start_one_greenlet(worker, leaves):
     occupy(worker)

@@ -114,6 +114,16 @@ def test_error_messages_are_described(memory, sent, kind):
     assert expected.message in described(expected.code)
 
 
+@pytest.mark.parametrize("rest", [
+    b'Content-Length: 50\r\n\r\n{"a":1}', b"X-Request-Id: ha", b"Transfer-Encoding: chunked\r\n\r\n7\r\n",
+])  # fmt: skip
+def test_a_truncated_request_is_not_served(memory, rest):
+    client = memory.connect(b"POST /echo HTTP/1.1\r\nHost: x\r\nX-Request-Id: cut\r\n" + rest)
+    client.finish()
+    assert_error_object(client.response(), request_id="cut")
+    assert memory.nr == 0
+
+
 @pytest.mark.parametrize(("lines", "expected"), [
     (b"X-Request-Id: abc-1", "abc-1"), (b"x-REQUEST-id: \t a b\t ", "a b"),
     (b"X-Request-Id: \xc3\xa9\xff\x80", "\xc3\xa9\xff\x80"), (b"X-Request-Id: a\r\nX-Request-Id: b", "a,b"),

@@ -160,16 +160,13 @@ def simulated(world: World, kernel: Kernel) -> Names:
         "os": kernel.os(),
     }
     names: dict[tuple[Any, str], Any] = {
-        (scheduler, "monotonic"): world.monotonic,
-        (scheduler, "_this"): Local(world, scheduler=None),
+        (scheduler, "monotonic"): world.monotonic, (scheduler, "_this"): Local(world, scheduler=None),
         (threads, "atexit"): SimpleNamespace(register=world.at_exit.append),
-        (database, "threading"): modules["threading"],
-        (psycopg_pool.pool, "Queue"): partial(Queue, world),
-        (psycopg_pool.pool, "spawn"): start,
-        (psycopg_pool.pool, "sleep"): world.block,
+        (database, "threading"): modules["threading"], (psycopg_pool.pool, "Queue"): partial(Queue, world),
+        (psycopg_pool.pool, "spawn"): start, (psycopg_pool.pool, "sleep"): world.block,
         (psycopg_pool.pool, "current_thread_name"): lambda: world.current.name if world.current else "",
         (psycopg_pool.base, "random"): world.random.random,
-    }
+    }  # fmt: skip
     for each in (scheduler, threads, connection, conninfo, pool, round_trips, session):
         names |= {(each, name): modules[name] for name in modules if hasattr(each, name)}
     for each in (psycopg_pool.pool, psycopg_pool.sched):

@@ -100,10 +100,7 @@ WRITES = {
     **{
         revoked(name): "in stack_create (42501): permission denied for function"
         for name in (
-            "json_to_recordset(json)",
-            "btrim(text,text)",
-            "length(text)",
-            "octet_length(bytea)",
+            "json_to_recordset(json)", "btrim(text,text)", "length(text)", "octet_length(bytea)",
             '"left"(text,integer)',
         )
     },
@@ -119,7 +116,7 @@ WRITES = {
     "ALTER TABLE stack_revisions ADD COLUMN note text NOT NULL": "in stack_create (23502)",
     "ALTER TABLE stacks ADD EXCLUDE (preset WITH =)": "constraint stacks_preset_excl: EXCLUDE",
     "REVOKE USAGE ON SCHEMA stackmgr FROM stackmgr_app": "permission denied for schema stackmgr",
-}
+}  # fmt: skip
 KEY_STATE = "api_key_state(revoked_at timestamptz, expires_at timestamptz) RETURNS text STABLE RETURN 'valid'"
 NO_NAME_IS_BLANK = "name_is_blank(name text) RETURNS boolean IMMUTABLE RETURN false"
 SECURED = "ALTER TABLE stacks ENABLE ROW LEVEL SECURITY"
