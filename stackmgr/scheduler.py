@@ -145,9 +145,9 @@ class Scheduler:
         seconds = 0.0 if self._ready else max(0.0, min(seconds, self._next_deadline() - monotonic()))
         found = self._epoll.poll(0.0 if self.until_idle else seconds, _MAX_EVENTS)
         self._note_events(found)
-        is_idle = not (self._ready or is_busy())
         if self._ready:
             self.resume_for(_RESUME_SECONDS, taken(self._ready))
+        is_idle = not (self._ready or is_busy())
         now = monotonic()
         if self._next_deadline() <= now:
             self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)

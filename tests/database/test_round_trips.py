@@ -101,19 +101,11 @@ def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement
 @pytest.mark.usefixtures("written")
 def test_a_full_batch_does_not_wait_for_a_busy_thread(subject, greenlets, start, monkeypatch):
     monkeypatch.setattr(scheduler, "BUSY_SECONDS", PATIENCE)
-    is_busy = [True]
-
-    def keep_busy() -> None:
-        while is_busy:
-            signal = scheduler.Signal()
-            greenlets.start(signal.set)  # which runs once this greenlet waits
-            signal.wait(PATIENCE)
-
-    start([keep_busy])
+    greenlets.is_busy = True
     single = start(calls(subject, ECHO, 1))
     assert_results(start(calls(subject, WRITE, TOGETHER)))
     assert not single[0].done()
-    is_busy.clear()
+    greenlets.is_busy = False
     assert_results(single)
 
 

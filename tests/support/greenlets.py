@@ -33,10 +33,9 @@ class Running:
         self.scheduler = Scheduler()
         self._free = number
         self._calls: deque[Callable[[], None]] = deque()
-        self._has_ended = False
-        self.thread = threading.Thread(
-            target=self.scheduler.run, args=(self._turn, self._idle_seconds), daemon=True
-        )
+        self._has_ended = self.is_busy = False
+        work = self._turn, self._idle_seconds, lambda: self.is_busy
+        self.thread = threading.Thread(target=self.scheduler.run, args=work, daemon=True)
         self.thread.start()
         cleanup.callback(self._end)
 
