@@ -74,7 +74,7 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
      "encoded, time.monotonic() + self._seconds_left, may_share=may_share and attempt == 1", 1102),
     ("deadline of each wait", DatabaseConnection, "_wait", "deadline - time.monotonic()", "2.0", 9),
     ("left in line", Pool, "_leave", "self._waiting.remove(waiter)", "pass", 0),
-    ("overtaken", Pool, "acquire", "is_first_in_line = True", "pass", 1175),
+    ("overtaken", Pool, "acquire", "is_first_in_line = True", "pass", 1409),
     ("not connecting", Pool, "_next", "self._maybe_grow_pool()", "pass", 0),
     ("one attempt", Pool, "reconnect_failed",
      "self._sched.enter(RECONNECT_INTERVAL, self._connect_for_line)", "pass", 2),

@@ -154,7 +154,8 @@ class Client:
         return credential
 
     def _manager(self, before: str, credential: Credential) -> str:
-        manager_id = credential.identity.manager_id or ""
+        # Without an identity an exception has ended its second verification.
+        manager_id = (credential.identity.manager_id or "") if credential.identity else before
         if manager_id not in (before, self.key.manager_id):
             self._wrong("verified as", manager_id)
         self.key.is_used = True
