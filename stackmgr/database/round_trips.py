@@ -89,13 +89,13 @@ class _Lane:
         """Return the batch that *request* has joined."""
         size = request.execution.parameter_bytes
         batch = self._open
-        if batch is None or batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
-            batch = self._open = _Batch()
+        if batch is not None and batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
+            self.close(batch)
+        batch = self._open = self._open or _Batch()
         batch.requests.append(request)
         batch.parameter_bytes += size
         if len(batch.requests) == MAX_REQUESTS:
             self.close(batch)
-            batch.is_gathered.set()
         self._let_leave()
         return batch
 
@@ -113,12 +113,13 @@ class _Lane:
             batch.is_gathered.set()
 
     def close(self, batch: _Batch) -> None:
-        """Let no more requests join *batch*: it is full, or leaves."""
+        """Let no more requests join *batch*, which then leaves."""
         if self._open is batch:
             self._open = None
+            batch.is_gathered.set()
 
     def enter(self, batch: _Batch, seconds: float) -> None:
-        """Wait until *batch* may leave.  Raises DatabaseError after *seconds*."""
+        """Wait for a place among those under way.  Raises DatabaseError after *seconds*."""
         if len(self.under_way) < self._limit:
             self.under_way.append(batch)
             return

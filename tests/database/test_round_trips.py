@@ -104,8 +104,11 @@ def test_a_full_batch_does_not_wait_for_a_busy_thread(subject, greenlets, start,
     greenlets.is_busy = True
     single = start(calls(subject, ECHO, 1))
     assert_results(start(calls(subject, WRITE, TOGETHER)))
-    assert not single[0].done()
+    large = start([call(subject, WRITE, value * 40_000) for value in "ab"])
+    assert large[0].result(PATIENCE / 2) == "a" * 40_000
+    assert [future.done() for future in (*single, large[1])] == [False, False]
     greenlets.is_busy = False
+    assert large[1].result(PATIENCE) == "b" * 40_000
     assert_results(single)
 
 
