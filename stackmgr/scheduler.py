@@ -230,9 +230,11 @@ class Scheduler:
 
     def notice(self, signal: "Signal") -> None:
         """Resume the greenlet that waits for *signal*, soon.  Any thread may call this."""
-        self._ready.append(signal)
         if threading.get_ident() != self._thread:
+            self._ready.append(signal)
             self.wake()
+        elif signal.waiter is not None:  # else nobody waits, and who does later finds it set
+            self._ready.append(signal)
 
 
 class _Thread(threading.local):
