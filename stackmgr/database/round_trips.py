@@ -108,8 +108,10 @@ class _Lane:
         batch.is_gathered.wait(leaves_at - time.monotonic())
 
     def _let_leave(self) -> None:
-        batch, under_way = self._open, sum(len(each.requests) for each in self.under_way)
-        if batch is not None and batch.has_idled and len(batch.requests) >= under_way:
+        batch = self._open
+        if batch is None or not batch.has_idled:
+            return
+        if len(batch.requests) >= sum(len(each.requests) for each in self.under_way):
             batch.is_gathered.set()
 
     def close(self, batch: _Batch) -> None:
