@@ -120,7 +120,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
     def run(self) -> None:
         # A full collection of all that has been loaded would stop the requests for 20 to 50 ms, one with
         # 8,000 clients for 27 ms.  The collections of young objects go on; for others see `_look`.
-        # What one has left, a later one does not visit again.
         gc.freeze()
         gc.set_threshold(*gc.get_threshold()[:2], 2**31 - 1)
         # glibc would return what a flood has used in one go: 120 MB in 20 to 40 ms.
@@ -200,7 +199,6 @@ class Worker(BaseWorker):  # type: ignore[misc]  # gunicorn is untyped
         # No request leaves a cycle, so that a full collection can wait for the end of a flood.
         if gc.get_count()[2] > FULL_COLLECTION and len(self.managers.open) <= COLLECTED_CLIENTS:
             gc.collect()
-            gc.freeze()
         if self.scheduler.resume_for(REJECT_SECONDS, self.queue.take_overdue(now)):
             self._next_look = 0.0
 

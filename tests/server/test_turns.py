@@ -235,11 +235,8 @@ def test_bodies_come_after_heads(worker, monkeypatch):
 
 def test_a_full_collection_waits_for_the_end_of_a_flood(worker, monkeypatch):
     collected = []
-    monkeypatch.setattr(
-        turns,
-        "gc",
-        SimpleNamespace(get_count=lambda: (0, 0, 11), collect=lambda: collected.append(1), freeze=int),
-    )
+    calls = {"get_count": lambda: (0, 0, 11), "collect": lambda: collected.append(1)}
+    monkeypatch.setattr(turns, "gc", SimpleNamespace(**calls))
     monkeypatch.setattr(turns, "COLLECTED_CLIENTS", 1)
     found = [worker.connected() for _ in range(2)]
     collected.clear()
