@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from stackmgr.monitoring.line_writer import LineWriter, stderr
@@ -28,8 +29,13 @@ _LIMITED_MESSAGES = 1000
 _DROPPED = "Log lines were dropped because standard error could not be written"
 
 
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+
+
 def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03}+00:00"
 
 
 def _plain(text: str) -> str:
