@@ -147,7 +147,7 @@ class Scheduler:
         self._note_events(found)
         if self._ready:
             self.resume_for(_RESUME_SECONDS, taken(self._ready))
-        is_idle = not (self._ready or is_busy())
+        is_idle = not (self.until_idle and (self._ready or is_busy()))
         now = monotonic()
         if self._next_deadline() <= now:
             self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
