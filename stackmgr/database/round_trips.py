@@ -23,6 +23,7 @@ MAX_REQUESTS = 12
 # a batch have at most 3.2 MB, which takes the server 9 ms.
 MAX_ROWS = 32  # of a statement
 _MAX_PARAMETER_BYTES = 65_536  # of a batch; a statement with more is alone in its batch
+_FEW = 8  # so many batches of one request in a row: the next does not wait for a second
 
 # A batch of reads ends after this share of its leader's time, because they can run again.
 _READS_SHARE = 0.7
@@ -50,21 +51,14 @@ class Connections(Protocol):
 class _Request:
     """The statement of one request; `rows` is None until they are committed."""
 
-    __slots__ = ("execution", "has_ended", "rows")
-
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
         self.rows: list[Row] | None = None
-        self.has_ended = Signal()
+        self.has_ended: Signal  # of a batch that another leads
 
 
 class _Batch:
     """Requests that share a round trip.  The first one leads."""
-
-    __slots__ = (
-        "has_idled", "is_gathered", "is_rolled_back", "is_sent", "may_leave", "parameter_bytes", "reason",
-        "requests",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests: list[_Request] = []
@@ -84,6 +78,11 @@ class _Lane:
         self.under_way: list[_Batch] = []
         self._line: deque[_Batch] = deque()
         self._open: _Batch | None = None  # the batch that requests may join
+        self._singles = 0  # how many batches in a row had one request
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._singles >= _FEW and not self.under_way
 
     def join(self, request: _Request) -> _Batch:
         """Return the batch that *request* has joined."""
@@ -108,10 +107,8 @@ class _Lane:
         batch.is_gathered.wait(leaves_at - time.monotonic())
 
     def _let_leave(self) -> None:
-        batch = self._open
-        if batch is None or not batch.has_idled:
-            return
-        if len(batch.requests) >= sum(len(each.requests) for each in self.under_way):
+        batch, under_way = self._open, (len(each.requests) for each in self.under_way)
+        if batch is not None and batch.has_idled and len(batch.requests) >= sum(under_way):
             batch.is_gathered.set()
 
     def close(self, batch: _Batch) -> None:
@@ -140,6 +137,7 @@ class _Lane:
     def leave(self, batch: _Batch) -> None:
         """End a round trip, and let the first in the line begin."""
         self.under_way.remove(batch)
+        self._singles = self._singles + 1 if len(batch.requests) == 1 else 0
         if self._line:
             self.under_way.append(self._line.popleft())
             self.under_way[-1].may_leave.set()
@@ -150,7 +148,7 @@ class RoundTrips:
     """The round trips of a pool of *size* connections.
 
     A batch leaves when it is full, when the thread has nothing else to do and no more requests are
-    under way than it has, or after 5 ms.  The invariants:
+    under way than it has, or after 5 ms; at once while requests come one at a time.  The invariants:
 
     - Reads and writes have batches of their own.  A batch is complete before it is sent.
     - Only the leader uses the connection, from `acquire` to `release`.
@@ -175,8 +173,10 @@ class RoundTrips:
 
     def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
         """Return the rows of *execution*, in a batch if it *may_share* one.  Raises DatabaseError."""
-        rows = self._share(execution, deadline) if may_share and has_scheduler() else None
-        return self._run_alone(execution, deadline) if rows is None else rows
+        lane = self._writes if execution.statement.writes else self._reads
+        may_share = may_share and not lane.is_quiet and has_scheduler()
+        rows = self._share(lane, execution, deadline) if may_share else None
+        return self._run_alone(lane, execution, deadline) if rows is None else rows
 
     def _may_share(self, execution: Execution, deadline: float) -> bool:
         seconds = deadline - time.monotonic()
@@ -186,32 +186,31 @@ class RoundTrips:
         has_time = seconds > _LEAST_SHARE * self._connections.acquire_seconds
         return has_time and not self._connections.variants and self._own_lane(execution) is None
 
-    def _share(self, execution: Execution, deadline: float) -> list[Row] | None:
+    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
         """Return the rows, or None where the statement has changed nothing and must run alone."""
-        request, lane = _Request(execution), self._writes if execution.statement.writes else self._reads
+        request = _Request(execution)
         while self._may_share(execution, deadline):
             batch = lane.join(request)
             if batch.requests[0] is request:
                 lane.gather(batch)
                 self._lead([lane], batch, deadline)
-            elif not request.has_ended.wait(deadline - time.monotonic()) and not batch.is_sent:
-                batch.requests.remove(request)
+            else:
+                request.has_ended = Signal()
+                if not request.has_ended.wait(deadline - time.monotonic()) and not batch.is_sent:
+                    batch.requests.remove(request)
             if request.rows is not None:
                 return request.rows
             if batch.is_sent:
                 if batch.is_rolled_back or not execution.statement.writes:
                     return None
                 raise DatabaseError(batch.reason, statement=execution.statement.name)
-            request.has_ended = Signal()  # its leader had no connection
         return None
 
-    def _run_alone(self, execution: Execution, deadline: float) -> list[Row]:
-        batch, lanes = _Batch(), []
+    def _run_alone(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row]:
+        batch, lanes = _Batch(), [lane] if has_scheduler() else []
         batch.requests.append(_Request(execution))
-        if has_scheduler() and execution.statement.writes:
-            lanes = [lane for lane in (self._own_lane(execution), self._writes) if lane]
-        elif has_scheduler():
-            lanes = [self._reads]
+        if lanes and execution.statement.writes and (own := self._own_lane(execution)):
+            lanes.insert(0, own)
         self._lead(lanes, batch, deadline)
         return batch.requests[0].rows or []
 
@@ -234,7 +233,7 @@ class RoundTrips:
                 lane.close(batch)
                 if lane in entered:
                     lane.leave(batch)
-            for request in batch.requests:
+            for request in batch.requests[1:]:
                 request.has_ended.set()
 
     def _send(self, batch: _Batch, connection: DatabaseConnection, deadline: float) -> None:

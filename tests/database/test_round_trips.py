@@ -95,6 +95,10 @@ def assert_results(futures: "list[Future[str]]", value: str = "request") -> None
 def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement):
     assert_results(start(calls(subject, statement, 2 * TOGETHER + 1)))
     assert sent == [TOGETHER, TOGETHER, 1]
+    for each in calls(subject, statement, 8, "single"):
+        start([each])[0].result(PATIENCE)
+    start(calls(subject, statement, 3, "after single ones"))[2].result(PATIENCE)
+    assert sent[2:] == [1] * 10 + [2]
     subject.assert_complete()
 
 

@@ -86,18 +86,18 @@ class WatchedTrips(RoundTrips):
         began, ends = self._spans.get(manager_id, (0.0, 0.0))
         return (manager_id, began) if self.world.now < ends and scheduler.has_scheduler() else None
 
-    def _run_alone(self, execution: Execution, deadline: float) -> list[Row]:
+    def _run_alone(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row]:
         if span := self._span(execution):
             self._alone_in[id(execution)] = span
         try:
-            return super()._run_alone(execution, deadline)
+            return super()._run_alone(lane, execution, deadline)
         finally:
             self._alone_in.pop(id(execution), None)
 
-    def _share(self, execution: Execution, deadline: float) -> list[Row] | None:
+    def _share(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row] | None:
         is_alone = self._span(execution) is not None
         try:
-            rows = super()._share(execution, deadline)
+            rows = super()._share(lane, execution, deadline)
         except DatabaseError as ex:
             if ex.reason == ReasonSlug.DEADLINE:  # of a request whose batch goes on without it
                 self.world.touched[asker()].append(f"{ex.statement} alone")
@@ -162,7 +162,7 @@ class WatchedTrips(RoundTrips):
             raise
         finally:
             is_open = any(lane._open is batch for lane in lanes)
-            if is_open or not all(each.has_ended._is_set for each in batch.requests):
+            if is_open or not all(each.has_ended._is_set for each in batch.requests[1:]):
                 self.world.fail("a batch ends with its leader", repr(batch))
 
     def check_at_rest(self) -> None:
