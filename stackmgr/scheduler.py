@@ -29,6 +29,7 @@ WRITABLE = select.EPOLLOUT
 HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 
 _MAX_EVENTS = 64  # handled between two looks at the deadlines
+_MAX_ENDED = 64  # times without a wait that a look at the deadlines removes
 # In a turn, for each kind of wait that has ended; the rest continues in the next turn.
 _RESUME_SECONDS = 0.002
 BUSY_SECONDS = 0.005  # after which the thread resumes who waits until it is idle
@@ -57,8 +58,8 @@ class Scheduler:
         # By descriptor that is waited for in lanes: events, or HUNG_UP if it was reset while nobody waited.
         self.watched: dict[int, int] = {}
         self._deadlines: dict[Waiter, float] = {}  # of all that waits
-        self._due: dict[float, dict[Waiter, int]] = {}  # the same, with its descriptor if any, by deadline
-        self._times: list[float] = []  # a heap of these deadlines, and some of waits that have ended
+        self._due: dict[float, dict[Waiter, int]] = {}  # by deadline, with the descriptor; some are empty
+        self._times: list[float] = []  # a heap of these deadlines
         self._ready: Lane = deque()  # those whose event has come or signal is set, and that wait in no lane
         # Those that continue when nothing else is ready, or when their signal is set.
         self.until_idle: Lane = deque()
@@ -173,7 +174,7 @@ class Scheduler:
 
     def _take_expired(self) -> Iterator[Waiter]:
         now = monotonic()
-        while (deadline := self._next_deadline()) <= now:
+        while (deadline := self._next_deadline()) <= now and self._due[deadline]:
             waiter, descriptor = self._due[deadline].popitem()
             self._due[deadline][waiter] = descriptor
             self._end_deadline(waiter)
@@ -181,8 +182,11 @@ class Scheduler:
             yield waiter
 
     def _next_deadline(self) -> float:
-        while self._times and self._times[0] not in self._due:
-            heappop(self._times)
+        """Return the first deadline, or an earlier one of waits that have ended."""
+        for _ in range(_MAX_ENDED):
+            if not self._times or self._due[self._times[0]]:
+                break
+            del self._due[heappop(self._times)]
         return self._times[0] if self._times else inf
 
     def _set_deadline(self, waiter: Waiter, deadline: float, descriptor: int = -1) -> None:
@@ -194,10 +198,7 @@ class Scheduler:
 
     def _end_deadline(self, waiter: "Waiter | None") -> None:
         if waiter in self._deadlines:
-            deadline = self._deadlines.pop(waiter)
-            del self._due[deadline][waiter]
-            if not self._due[deadline]:
-                del self._due[deadline]
+            del self._due[self._deadlines.pop(waiter)][waiter]
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""

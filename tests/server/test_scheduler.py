@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_a_turn_resumes_for_a_bounded_time(pair, monkeypatch, kind):
     scheduled.run(turn, lambda: 0.0)
     close(scheduled)
     assert turns == [0, 1, 2, 2]
+
+
+def test_a_turn_removes_few_deadlines_of_waits_that_have_ended(pair, monkeypatch):
+    monkeypatch.setattr(scheduler, "monotonic", lambda: 0.0)
+    left, scheduled, descriptor = [], Scheduler(), pair[0].fileno()
+    for lane, number in product([None, deque()], range(1000)):
+        scheduled.park(print, descriptor, READABLE, number / 16_000, lane)
+        scheduled.forget(descriptor)
+    scheduled.run(lambda: left.append(len(scheduled._times)) or len(left) < 4, lambda: 0.0)
+    assert 1000 < left[0] < 1010  # those in a lane share a few times
+    assert left[1:] == [left[0] - 128, left[0] - 256, left[0] - 384]
 
 
 def test_a_thread_that_is_never_idle_resumes_after_5_ms(monkeypatch):
