@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import psycopg
 
 from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.database import conninfo
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database
 from stackmgr.errors import DatabaseError
@@ -93,8 +94,11 @@ class Subject:
         return response.json["id"] if response.status_int in (200, 201) else None
 
     def assert_complete(self) -> None:
-        """Fail if a fault has cost a connection of the pool, or anything but itself."""
-        assert len(set(self.backends())) == POOL_SIZE
+        """Fail if a fault has cost a connection of the pool, one of its settings, or anything but itself."""
+        with self.every_connection() as held:
+            assert len({connection.info.backend_pid for connection in held}) == POOL_SIZE
+            for connection in held:
+                conninfo.verify_settings(connection)
         # One that comes back needs no replacement any more: the pool neither leaks nor grows.
         stats = self.database._pool.get_stats
         eventually(lambda: stats()["pool_available"] == POOL_SIZE)

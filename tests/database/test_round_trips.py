@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from stackmgr import scheduler
-from stackmgr.database import round_trips
+from stackmgr.database import conninfo, round_trips
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
 from tests.database.subject import PATIENCE, Subject
@@ -184,12 +184,13 @@ def test_no_write_of_unknown_outcome_is_sent_again(  # noqa: PLR0913 - fixtures
         ("idle_in_transaction_session_timeout", TOGETHER - 1, {}),
     ],
 )
-def test_a_limit_of_the_server_ends_a_batch(*, subject, start, written, admin, limit, stored, errors):  # noqa: PLR0913
+def test_a_limit_of_the_server_ends_a_batch(  # noqa: PLR0913 - fixtures
+    *, make_subject, start, written, admin, monkeypatch, limit, stored, errors
+):
     if not admin.execute(b"SELECT name FROM pg_settings WHERE name = %s", [limit]).fetchone():
         pytest.skip("the limit is PostgreSQL 17's")
-    with subject.every_connection() as held:
-        for each in held:
-            each.pgconn.exec_(f"SET {limit} = '200ms'".encode())
+    monkeypatch.setitem(conninfo.SERVER_SETTINGS, limit, "200ms")
+    subject = make_subject()
     futures = start([call(subject, SLOW, "slow"), *calls(subject, WRITE)])
     found = [ex for future in futures if (ex := future.exception(PATIENCE))]
     assert Counter((ex.reason, ex.sqlstate) for ex in found) == errors
