@@ -22,7 +22,7 @@ from stackmgr.operate.operator import NO_SCHEMA
 from stackmgr.settings import OPTIONS
 from tests.operate.saved import MANAGER, MANAGER_ID
 from tests.support.client import Client
-from tests.support.clusters import new_database
+from tests.support.clusters import limit_sessions, new_database
 from tests.support.command_line import Outcome
 from tests.support.processes import completed
 
@@ -256,16 +256,11 @@ def test_a_key_whose_commit_fails_is_named(run, own_saved_url):
 
 def test_an_erasure_outlives_the_limits_of_sessions(run, own_saved_url, monkeypatch):
     monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 1.5)
-    name = conninfo_to_dict(own_saved_url)["dbname"]
-    limits = ["idle_session_timeout", "idle_in_transaction_session_timeout", "statement_timeout"]
-    with psycopg.connect(own_saved_url, autocommit=True) as admin:
-        limits += ["transaction_timeout"] if admin.info.server_version >= 170000 else []
-        for limit in limits:
-            admin.execute(f"ALTER DATABASE {name} SET {limit} = '1s'".encode())
-        ended = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
-        assert (ended.status, ended.out[:47]) == (0, f"{MANAGER_ID} is erased:")
-        again = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
-        assert again.out == ended.out
+    limit_sessions(own_saved_url)
+    ended = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
+    assert (ended.status, ended.out[:47]) == (0, f"{MANAGER_ID} is erased:")
+    again = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
+    assert again.out == ended.out
 
 
 def test_an_erasure_that_fails_says_how_to_go_on(run, own_saved_url, monkeypatch):

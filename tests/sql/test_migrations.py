@@ -1,6 +1,7 @@
 """Migrations: applied once, in order, one run at a time, each file atomically."""
 
 import os
+import re
 import subprocess
 import sys
 from uuid import uuid4
@@ -12,14 +13,18 @@ from psycopg.conninfo import conninfo_to_dict
 from stackmgr.errors import CommandError
 from stackmgr.operate import keys, migrations, preflight
 from stackmgr.operate.operator import operating
-from tests.support.clusters import new_database
+from tests.support.clusters import limit_sessions, new_database
 from tests.support.waiting import eventually
 
 WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 EXISTS = b"SELECT to_regclass('stackmgr.half') IS NOT NULL"
 EMPTY = "SELECT 1;"
+READS_LOCKED = re.compile(
+    rb"ADD (CONSTRAINT|CHECK|FOREIGN)(?!.* NOT VALID$)|SET NOT NULL| TYPE |INDEX (?!CONCURRENTLY)", re.DOTALL
+)
 DEADLOCK = """
 DO $$ BEGIN IF nextval('public.attempts') = 1 THEN RAISE deadlock_detected; END IF; END $$;
+SELECT pg_sleep(1.5);
 """
 FAILING = """
 SET LOCAL ROLE stackmgr_owner;
@@ -47,18 +52,17 @@ def test_the_files_are_numbered_without_a_gap(add):
         migrations.available()
 
 
+def test_no_later_file_reads_a_table_that_it_has_locked():
+    parts = [part.text for migration in migrations.available()[1:] for part in migration.parts]
+    assert [text for text in parts if READS_LOCKED.search(text)] == []
+
+
 def test_second_run_waits_for_the_first(server_url):
     with new_database(server_url) as empty_url, psycopg.connect(empty_url, autocommit=True) as admin:
         admin.execute(b"SELECT pg_advisory_lock(4663001)")
-        runs = [
-            subprocess.Popen(
-                [sys.executable, "-m", "stackmgr", "migrate"],
-                env={**os.environ, "STACKMGR_DATABASE_URL": empty_url},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(2)
-        ]
+        environ = os.environ | {"STACKMGR_DATABASE_URL": empty_url}
+        given = {"env": environ, "stdout": subprocess.PIPE, "text": True}
+        runs = [subprocess.Popen([sys.executable, "-m", "stackmgr", "migrate"], **given) for _ in range(2)]
         wait_for(admin, empty_url, 2)
         admin.execute(b"SELECT pg_advisory_unlock(4663001)")
         printed = sorted(run.communicate(timeout=60)[0].splitlines() for run in runs)
@@ -70,10 +74,8 @@ def test_a_session_that_has_the_lock_is_named(own_url, monkeypatch):
     monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_RUN", b"SET lock_timeout = '300ms'")
     with psycopg.connect(own_url, autocommit=True, application_name="report") as other:
         other.execute(b"SELECT pg_advisory_lock(4663001)")
-        pid = other.info.backend_pid
-        with pytest.raises(
-            CommandError, match=rf"has the lock .* blocked by pid {pid} \(postgres report, idle"
-        ):
+        message = rf"has the lock .* blocked by pid {other.info.backend_pid} \(postgres report, idle"
+        with pytest.raises(CommandError, match=message):
             migrations.apply(own_url)
 
 
@@ -85,11 +87,12 @@ def test_changed_file_is_reported(own_url, add):
         migrations.apply(own_url)
 
 
-def test_a_file_that_ends_in_a_deadlock_is_repeated(own_url, add, monkeypatch):
+def test_a_deadlock_is_repeated_whatever_limits_sessions_have(own_url, add, monkeypatch):
     with psycopg.connect(own_url, autocommit=True) as connection:
         connection.execute(b"CREATE SEQUENCE public.attempts")  # which a rollback does not set back
+    limit_sessions(own_url)
     [path] = add(third=DEADLOCK)
-    monkeypatch.setattr(migrations, "_PAUSE_SECONDS", (0.0,))
+    monkeypatch.setattr(migrations, "_PAUSE_SECONDS", (1.5,))
     reported: list[str] = []
     assert [str(each) for each in migrations.apply(own_url, report=reported.append)] == [path.stem]
     assert f"{path.stem} did not get its locks" in reported[0]

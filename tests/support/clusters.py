@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres
 from tests.support.memory import memory, reachable
 
+LIMITS = b"SELECT name FROM pg_settings WHERE name ~ '^(idle_.*session|transaction|statement)_timeout$'"
 _BINARIES = b"SELECT setting FROM pg_config WHERE name = 'BINDIR'"
 
 
@@ -64,10 +65,16 @@ def new_database(server_url: str, *, encoding: str = "UTF8", template: str = "te
     """Yield the connection string of a new database, which is dropped when the context ends."""
     name = f"stackmgr_test_{uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(
-            f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE {template}".encode()
-        )
+        creation = f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE {template}"
+        connection.execute(creation.encode())
         try:
             yield make_conninfo(server_url, dbname=name)
         finally:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def limit_sessions(url: str) -> None:
+    """Let the server end each session, transaction and statement in this database after a second."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for (name,) in connection.execute(LIMITS).fetchall():
+            connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {name} = '1s'".encode())
