@@ -20,6 +20,7 @@ from tests.support.server import SETTINGS, free_port, running_service, send_requ
 PATIENCE = 60.0
 FEW_FILES = 256
 SAME_PORT = "STACKMGR_ADMIN_BIND: the listener on 127.0.0.2 has the same port"
+NOT_PASSED = "STACKMGR_ADMIN_BIND: no listener has the port {}: add it to stackmgr.socket"
 HAND_OVER = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -50,20 +51,24 @@ def test_admin_port_elsewhere_is_rejected(database_url):
         pass
 
 
-def test_a_socket_unit_without_the_admin_port_is_stated(database_url):
+@pytest.mark.parametrize(("host", "stated"), [("127.0.0.1", NOT_PASSED), ("127.0.0.2", SAME_PORT)])
+def test_a_wrong_socket_unit_is_stated(database_url, host, stated):
     """Started as systemd does, with a socket that listens."""
     port = free_port()
     environ = os.environ | at(port) | {"STACKMGR_DATABASE_URL": database_url, "LISTEN_FDS": "1"}
-    with socket.create_server(("127.0.0.1", 0)) as held:
+    with socket.create_server((host, port if stated == SAME_PORT else 0)) as held:
         command = [sys.executable, "-c", HAND_OVER, str(held.fileno()), str(SETTINGS)]
         given = {"env": environ, "pass_fds": [held.fileno()], "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, **given) as process:
             try:
-                assert send_request(held.getsockname()[1], "/", timeout=PATIENCE)[0] == 404
+                if stated == SAME_PORT:
+                    assert process.wait(PATIENCE) == 1
+                else:
+                    assert send_request(held.getsockname()[1], "/", timeout=PATIENCE)[0] == 404
             finally:
                 process.terminate()
             _, printed = process.communicate(timeout=PATIENCE)
-    assert f"no listener has the port {port}: add it to stackmgr.socket" in printed
+    assert stated.format(port) in printed
 
 
 def test_unix_socket_is_for_its_group(database_url, tmp_path):

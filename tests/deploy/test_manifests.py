@@ -101,11 +101,8 @@ def test_pod_has_no_rights_and_one_secret(kind, secret):
     user = pod["securityContext"]["runAsUser"]
     assert user > 0
     assert f"\nUSER {user}:{user}\n" in CONTAINERFILE
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    bounds = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    assert container["securityContext"] == bounds | {"capabilities": {"drop": ["ALL"]}}
     assert pod["automountServiceAccountToken"] is False
     # Kubernetes would set STACKMGR_PORT and the like, as no setting of the service.
     assert pod["enableServiceLinks"] is False
@@ -174,9 +171,18 @@ def test_systemd_accepts_the_units(tmp_path):
     for name in UNITS:
         (tmp_path / name).write_text(unit(f"postgresql/{name}" if "backup" in name else name))
     for arguments in (("verify", *UNITS), ("security", "--offline=true", "--threshold=15", UNITS[0])):
-        command = [program, *arguments]
-        ended = completed(command, cwd=tmp_path)
+        ended = completed([program, *arguments], cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+
+
+def test_a_backup_is_full_each_seventh_day_and_reports_damage():
+    _, back_up, verify, _ = values("postgresql/stackmgr-backup.service", "ExecStart")
+    back_up, verify = (shlex.split(line.replace("%%", "%"))[2] for line in (back_up, verify))
+    week = f"pgbackrest() {{ echo $2; }}; date() {{ echo $day; }}; for day in $(seq 7); do {back_up}; done"
+    assert completed(["/bin/sh", "-c", week]).stdout.split() == ["--type=incr"] * 6 + ["--type=full"]
+    for damage in ("", "damaged"):
+        ended = completed(["/bin/sh", "-c", f"pgbackrest() {{ printf '{damage}'; }}; {verify}"])
+        assert ended.returncode == bool(damage)
 
 
 def test_systemd_never_gives_up_and_bounds_memory_and_tasks():
@@ -199,8 +205,7 @@ def test_reload_begins_with_a_check(database_url):
     check, hang_up = values("stackmgr.service", "ExecReload")
     assert hang_up == "/bin/kill -s HUP $MAINPID"
     for url, outcome in ((database_url, 0), (f"{database_url} dbname=postgres", 1)):
-        environ = os.environ | {"STACKMGR_DATABASE_URL": url}
-        checked = subprocess.run(shlex.split(check), env=environ, check=False, capture_output=True)
+        checked = completed(shlex.split(check), env=os.environ | {"STACKMGR_DATABASE_URL": url})
         assert checked.returncode == outcome, checked.stderr
 
 
@@ -213,12 +218,9 @@ def test_service_takes_the_socket_of_systemd(database_url, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         notified.bind(environment["NOTIFY_SOCKET"])
         notified.settimeout(PATIENCE_SECONDS)
-        process = subprocess.Popen(
-            [program, f"--listen=127.0.0.1:{port}", *passed, *shlex.split(command)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        line = [program, f"--listen=127.0.0.1:{port}", *passed, *shlex.split(command)]
+        output = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+        process = subprocess.Popen(line, **output, start_new_session=True)
         try:
             # The first connection is also what starts the service.
             eventually(lambda: listens(port), PATIENCE_SECONDS)

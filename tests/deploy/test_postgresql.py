@@ -30,6 +30,10 @@ from tests.support.processes import completed
 from tests.support.waiting import eventually
 
 ROOT = paths.directory("deploy").parent
+# What the login may do, by its own rights or another role's.
+ROLES = b"""
+SELECT string_agg(rolname, ' ' ORDER BY rolname) FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEMBER')
+"""
 
 
 class Dba(Shell):
@@ -68,13 +72,12 @@ def test_service_login_has_all_it_needs_and_nothing_else(dba):
     findings = preflight.examine(dba.login("stackmgr_service"), thorough=True)
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
     recommended = {
-        "log_parameter_max_length": "0",
-        "log_parameter_max_length_on_error": "0",
-        "log_error_verbosity": "terse",
-        "server_encoding": "UTF8",
-    }
+        "log_parameter_max_length": "0", "log_parameter_max_length_on_error": "0",
+        "log_error_verbosity": "terse", "server_encoding": "UTF8",
+    }  # fmt: skip
     with psycopg.connect(dba.login("stackmgr_service")) as connection:
         run = connection.execute
+        assert run(ROLES).fetchone() == ("stackmgr_app stackmgr_service",)
         found = {name: run("SELECT current_setting(%s)", [name]).fetchone()[0] for name in recommended}
         assert found == recommended
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -90,17 +93,19 @@ def test_operators_login_sees_what_blocks_a_migration(dba):
         psycopg.connect(dba.login("stackmgr_service")) as session,
         psycopg.connect(dba.login("stackmgr_operator"), autocommit=True) as operator,
     ):
+        roles = "pg_read_all_stats stackmgr_app stackmgr_operator stackmgr_owner stackmgr_reader"
+        assert operator.execute(ROLES).fetchone() == (roles,)
         session.execute(b"SELECT FROM stackmgr.stacks")
         [[blocker]] = eventually(lambda: operator.execute(statement).fetchall())
     assert "SELECT FROM stackmgr.stacks" in blocker
 
 
 def test_analyst_reads_all_but_digests(dba):
-    for line in re.findall(
-        "^--     ([A-Z].*;)$", (ROOT / "deploy/postgresql/roles.sql").read_text(), re.MULTILINE
-    ):
+    script = (ROOT / "deploy/postgresql/roles.sql").read_text()
+    for line in re.findall("^--     ([A-Z].*;)$", script, re.MULTILINE):
         dba.run(f'psql -X -d stackmgr -c "{line}"')
     with psycopg.connect(dba.login("analyst"), autocommit=True) as connection:
+        assert connection.execute(ROLES).fetchone() == ("analyst stackmgr_reader",)
         assert connection.execute("SELECT count(*) FROM stackmgr.current_stack").fetchone() is not None
         assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("5min",)
         for statement in (
