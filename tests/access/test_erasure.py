@@ -206,8 +206,7 @@ def test_key_issued_meanwhile_is_a_new_managers(busy_manager, new_key, erase, da
     def bind_again(done: int, *_: object) -> None:
         if not done:
             new_key(external_id)
-            session = database.session()
-            managers.bind(session, Identity(external_id, external_id))
+            managers.bind(database.session(), Identity(external_id, external_id))
 
     assert erase(manager_id, external_id, bind_again).keys == 1
     found = "SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
@@ -275,8 +274,7 @@ def test_first_request_binds_after_an_erasure(database, admin, monkeypatch):
         return found
 
     monkeypatch.setattr(Session, "rows", run)
-    session = database.session()
-    bound = managers.bind(session, Identity(external_id, external_id))
+    bound = managers.bind(database.session(), Identity(external_id, external_id))
     saved = b"SELECT manager_id::text FROM stackmgr.managers WHERE external_id = %s"
     assert admin.execute(saved, [external_id]).fetchall() == [(bound,)]
     assert bound != other_id

@@ -32,8 +32,7 @@ def test_only_the_digest_of_a_key_is_stored(issue, admin):
 def test_successor_inherits_all_but_the_secret(issue, holder, operator, database_url):
     expires_at = datetime.now(UTC) + timedelta(days=1)
     old = issue(label="robot", expires_at=expires_at, quota=Quota(5, 60))
-    session = operator.session()
-    new = keys.rotate(session, old.key_id)
+    new = keys.rotate(operator.session(), old.key_id)
     with operating(database_url) as reader:
         record = keys.find(reader, new.key_id)
         predecessor = keys.find(reader, old.key_id)
@@ -46,8 +45,7 @@ def test_successor_inherits_all_but_the_secret(issue, holder, operator, database
 
 def test_both_keys_of_an_overlap_share_a_quota(issue, holder, operator):
     old = issue(quota=Quota(3, 60))
-    session = operator.session()
-    new = keys.rotate(session, old.key_id, overlap_seconds=60)
+    new = keys.rotate(operator.session(), old.key_id, overlap_seconds=60)
     statuses = [holder(key).page().status_int for key in (old.key, new.key, old.key, new.key)]
     assert statuses == [200, 200, 200, 429]
 
@@ -79,8 +77,7 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
     issued_json = issue()
 
     def rotate(_):
-        session = operator.session()
-        return keys.rotate(session, issued_json.key_id, overlap_seconds=60)
+        return keys.rotate(operator.session(), issued_json.key_id, overlap_seconds=60)
 
     for _ in range(10):
         with ThreadPoolExecutor(2) as threads:

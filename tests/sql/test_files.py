@@ -48,9 +48,8 @@ def test_header_is_complete_and_body_one_statement(file: SqlFile):
 
 @pytest.fixture(scope="module")
 def owner(database_url: str) -> Iterator[DatabaseConnection]:
-    with DatabaseConnection.connect(
-        completed_conninfo(database_url, "stackmgr_owner", SESSION_SECONDS), autocommit=True
-    ) as connection:
+    conninfo = completed_conninfo(database_url, "stackmgr_owner", SESSION_SECONDS)
+    with DatabaseConnection.connect(conninfo, autocommit=True) as connection:
         yield connection
 
 
@@ -85,15 +84,9 @@ def test_only_files_are_sent_to_the_server():
 
 
 def bytes_constants(tree: ast.Module) -> set[str]:
-    return {
-        target.id
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, bytes)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    constants = [node for node in assigned if isinstance(getattr(node.value, "value", None), bytes)]
+    return {target.id for node in constants for target in node.targets if isinstance(target, ast.Name)}
 
 
 # What would be distributed by manager_id, colocated.
@@ -123,9 +116,7 @@ NAMES = [f"stackmgr.{table}" for table in TENANT_TABLES]
 def test_keys_and_indexes_lead_with_the_manager(admin):
     keys = admin.execute(KEYS, [NAMES]).fetchall()
     assert {kind for _, kind, _, _ in keys} == {"p", "f"}
-    assert {(column, target or "manager_id") for _, _, column, target in keys} == {
-        ("manager_id", "manager_id")
-    }
+    assert {column for _, _, *columns in keys for column in columns} == {"manager_id", None}
     columns = dict(admin.execute(INDEXES, [NAMES]).fetchall())
     # For an operator's search of all managers.
     assert columns.pop("stackmgr.stack_revisions_created_at") == "created_at"

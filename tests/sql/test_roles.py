@@ -30,9 +30,7 @@ def test_no_role_has_more_than_its_rights():
     assert len(NEEDED) > 40
     assert all("owner stackmgr_owner" in line for line in CATALOG if "owner" in line.split("\t")[1])
     others = [line for line in CATALOG if ": privileges of " in line and "of stackmgr_app\t" not in line]
-    assert [
-        line for line in others if not re.search(r"of stackmgr_reader\t(SELECT|EXECUTE|USAGE)", line)
-    ] == []
+    assert all(re.search(r"of stackmgr_reader\t(SELECT|EXECUTE|USAGE)", line) for line in others)
     [found] = [line for line in others if "relation stackmgr.api_keys:" in line]
     assert "key_digest" not in found
 
@@ -72,8 +70,7 @@ def test_deployer_is_no_superuser(bare_database_url, commands):
     assert migrations.apply(deployer_url) == migrations.available()
     assert migrations.apply(deployer_url) == []
     with opened(deployer_url, role="stackmgr_owner", pool_size=2) as database:
-        session = database.session()
-        issued = keys.create(session, ACCOUNT)
+        issued = keys.create(database.session(), ACCOUNT)
     with operating(deployer_url) as operator:
         assert keys.find(operator, issued.key_id).external_id == ACCOUNT
     with psycopg.connect(deployer_url) as connection:
