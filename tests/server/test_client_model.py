@@ -39,18 +39,12 @@ class Request:
 
     def __init__(self, number, key, size, kind):
         self.id, self.key, self.kind, self.path = f"id {number}" * (number % 2), key, kind, f"/{number}"
-        own = {
-            "X-Request-Id": self.id,
-            "Authorization": key,
-            f"X-{number}": "own",
-            "Connection": (kind == "close") * kind,
-        }
+        own = {"X-Request-Id": self.id, "Authorization": key, f"X-{number}": "own"}
+        own |= {"Connection": "close"} if kind == "close" else {}
         own = {name: value for name, value in own.items() if value}
         line = "BAD" if kind == "bad" else f"POST {self.path} HTTP/1.1"
-        self.head = head(
-            line, *(f"{name}: {value}" for name, value in own.items()), f"Content-Length: {size}"
-        )
-        self.head = b"\r\n" * (kind == "empty line") + self.head
+        fields = (f"{name}: {value}" for name, value in own.items())
+        self.head = b"\r\n" * (kind == "empty line") + head(line, *fields, f"Content-Length: {size}")
         self.wire = self.head + b"x" * size * (kind != "bad")
         self.found = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in own.items()}
         self.found |= {"HTTP_HOST": "x", "path": self.path, "size": size}
@@ -58,11 +52,8 @@ class Request:
 
 class One:
     def __init__(self, wire, deadline):
-        self.wire, self.deadline, self.state = (
-            wire,
-            deadline,
-            "silent",
-        )  # or receiving, queued, draining, closed
+        self.wire, self.deadline = wire, deadline
+        self.state = "silent"  # or receiving, queued, draining, closed
         self.requests = []  # that it sends; the first is received
         self.unsent = self.inbox = b""
         self.queued = 0
@@ -90,11 +81,9 @@ class Clients(RuleBasedStateMachine):
 
     def tick(self):
         """Let some time pass, until what begins now has deadlines of its own."""
-        taken = {one.deadline for one in self.all}
+        taken, waits = {one.deadline for one in self.all}, (0, KEEPALIVE, DRAIN_SECONDS, RECEIVE_SECONDS)
         self.worker.now += TICK
-        while not taken.isdisjoint(
-            self.worker.now + each for each in (0, KEEPALIVE, DRAIN_SECONDS, RECEIVE_SECONDS)
-        ):
+        while not taken.isdisjoint(self.worker.now + each for each in waits):
             self.worker.now += TICK
         self.worker.settle()
         self.expire()

@@ -38,6 +38,14 @@ def test_a_deadline_spares_bytes_that_arrived(memory, sent):
     assert start_of(found) == OK
 
 
+def test_a_trickle_of_chunks_moves_no_deadline(memory):
+    found = memory.connect(chunked("/echo", b"x", end=b""))
+    for _ in range(2):
+        memory.pass_time(client.RECEIVE_SECONDS - 4)
+        found.send(b"1")
+    assert start_of(found) == BUSY
+
+
 def test_a_client_must_read_in_time(memory, monkeypatch):
     unread = 4 * client.SEND_PROGRESS
     monkeypatch.setattr(client, "ioctl", lambda *_: unread.to_bytes(4, "little"))
@@ -73,8 +81,8 @@ def test_a_client_that_left_a_unix_socket_is_not_served(worker):
     assert (worker.nr, worker.open, worker.scheduler.watched) == (0, 0, {})
 
 
-UNREAD = "X-Request-Id: " + "\xff" * 16_300  # which an Error object repeats as 98 kB
-FIELDS = [f"X-{number}: {'a' * 16_000}" for number in range(2)]
+UNREAD = "X-Request-Id: " + "\xff" * 8_100  # which an Error object repeats as 49 kB
+FIELDS = [f"X-{number}: {'a' * 8_000}" for number in range(4)]
 
 
 @pytest.mark.parametrize("sent", [
@@ -103,10 +111,10 @@ def test_what_clients_hold_is_counted(make, sent, is_busy):
     tracemalloc.stop()
     assert taken <= sum(each.served.held for each in found[1:]) + 20 * CLIENT_BYTES
     assert worker.managers._held == sum(each.served.held for each in found)
-    release(worker)
     for one in found:
         one.reset()
     worker.settle()
+    release(worker)
     assert (worker.open, worker.managers._held) == (0, 0)
 
 
