@@ -47,8 +47,9 @@ class Dev:
         return match[1]
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(signum)
-        return self.process.wait(_DEADLINE)
+        """Send the signal until the end, as somebody impatient does."""
+        eventually(lambda: self.process.send_signal(signum) or self.process.poll() is not None, _DEADLINE)
+        return self.process.wait()
 
     def living(self) -> list[psutil.Process]:
         return [each for each in self.started if is_living(each)]
