@@ -4,6 +4,7 @@ import json
 import logging
 import select
 import time
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -169,9 +170,11 @@ def test_a_message_cannot_begin_a_line_of_its_own(formatter):
 
 @pytest.mark.parametrize("by_arguments", [False, True])
 def test_limited_message_passes_now_and_then(by_arguments, monkeypatch):
-    limited = logs.RateLimitFilter(by_arguments=by_arguments)
-    records = [logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)}) for text in "aabb"]
-    assert [bool(limited.filter(record)) for record in records] == [True, False, by_arguments, False]
+    limited, moments = logs.RateLimitFilter(by_arguments=by_arguments), iter([100, 109, 109, 111, 112])
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: next(moments, 113)))
+    records = [logging.makeLogRecord({"msg": "conflict of %s", "args": (text,)}) for text in "aabba"]
+    passed = [bool(limited.filter(record)) for record in records]
+    assert passed == [True, False, by_arguments, not by_arguments, by_arguments]
     monkeypatch.setattr(logs, "_LIMITED_MESSAGES", 3)
     later = logs.RateLimitFilter(by_arguments=by_arguments, seconds=0.0)
     assert all(later.filter(logging.makeLogRecord({"msg": str(number)})) for number in range(9))

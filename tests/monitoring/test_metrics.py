@@ -48,16 +48,15 @@ def test_a_bucket_holds_what_takes_up_to_its_bound(folder, milliseconds, bucket)
 
 def test_requests_are_counted_by_code_reason_and_wait(folder):
     worker = Metrics(folder)
-    reasons, waits = (
-        'stackmgr_unavailable_total{reason="%s"}',
-        'stackmgr_wait_seconds_bucket{for="%s",le="%s"}',
-    )
+    reasons = 'stackmgr_unavailable_total{reason="%s"}'
+    waits = 'stackmgr_wait_seconds_bucket{for="%s",le="%s"}'
     found = samples(worker)
     assert found[reasons % "queue_timeout"] == found[reasons % "verifier_circuit_open"] == 0
-    for method in ("GET", "POST", "BREW"):  # unknown paths are one series
-        worker.request(REQUEST | {"method": method, "route": None, "status": 404, "code": "not_found"})
-    [count] = [value for name, value in samples(worker).items() if name.startswith("stackmgr_requests_total")]
-    assert count == 3
+    # Unknown paths are one series, and unknown methods.
+    for method, route in [("GET", None), ("POST", None), ("BREW", None), ("BREW", "/"), ("BEER", "/")]:
+        worker.request(REQUEST | {"method": method, "route": route, "status": 405})
+    found = samples(worker)
+    assert sorted(found[name] for name in found if name.startswith("stackmgr_requests_total")) == [2, 3]
     worker.request(REQUEST | {"status": 503, "code": "service_unavailable", "reason": "database"})
     worker.request(
         REQUEST | {"status": 401, "code": "unauthorized", "reason": "key_unknown", "queued_ms": 2.0}
@@ -67,7 +66,7 @@ def test_requests_are_counted_by_code_reason_and_wait(folder):
     found = samples(worker)
     assert (found[reasons % "database"], reasons % "key_unknown" in found) == (1, False)
     for cause, bounds, counts in (
-        ("queue", (0.001, 0.0025), [5, 6]),
+        ("queue", (0.001, 0.0025), [7, 8]),
         ("verifier", (0.25, 0.5), [0, 1]),
         ("connection", (0.025, 0.05), [0, 1]),
     ):
