@@ -122,10 +122,11 @@ class Key(RuleBasedStateMachine):
         self.change(b"last_used_at = last_used_at - interval '1 hour'")
         self.is_recorded = False
 
-    @rule(end=st.sampled_from(ENDS))
-    def end_or_restore(self, end):
+    @rule(end=st.sampled_from(ENDS), name=st.sampled_from(["no id", "no body", *OTHERS]))
+    def end_or_restore(self, end, name):
         self.change(end if self.is_valid else RESTORED)
         self.is_valid = not self.is_valid
+        self.send(name)  # while the worker may remember the key
 
     def change(self, change):
         self.execute(b"UPDATE stackmgr.api_keys SET %b WHERE key_id = %%s" % change, [self.key_id])
@@ -149,7 +150,7 @@ class Key(RuleBasedStateMachine):
         self.is_recorded |= self.is_noted
         self.is_noted = False
         query = (
-            b"SELECT last_used_at = date_trunc('hour', now(), 'UTC') FROM stackmgr.api_keys WHERE key_id = %s"
+            "SELECT last_used_at = date_trunc('hour', now(), 'UTC') FROM stackmgr.api_keys WHERE key_id = %s"
         )
         assert bool(self.execute(query, [self.key_id]).fetchone()[0]) == self.is_recorded
 
