@@ -26,7 +26,7 @@ def test_unexpected_exceptions_end_no_worker(start):
     server.probe()
 
 
-LONG_ID = "X-Request-Id: " + "\xff" * 8_100  # which an Error object repeats as 49 kB
+LONG_ID = "X-Request-Id: " + "\xff" * 16_300  # which an Error object repeats as 98 kB
 CROWD = [
     b"G", get("/", LONG_ID)[:-1], post("/echo", b"x" * 200_000)[:60_000], chunked("/echo", b"x" * 60_000, end=b"5"),
     b"BAD\r\n" + LONG_ID.encode("latin-1") + b"\r\n\r\n", get("/big?5000000"), get("/", LONG_ID, "Connection: close"),
@@ -35,7 +35,7 @@ CROWD = [
 
 def test_a_crowd_holds_what_the_budget_allows(start):
     server = start(
-        "worker_connections, keepalive = 100, 60\nimport stackmgr.server.clients as c\nc.BUFFER_BUDGET = 4_000_000"
+        "worker_connections, keepalive, limit_request_field_size = 100, 60, 16384\nimport stackmgr.server.clients as c\nc.BUFFER_BUDGET = 4_000_000"
     )
     [worker] = psutil.Process(server.process.pid).children()
     server.probe()
