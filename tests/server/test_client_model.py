@@ -192,7 +192,7 @@ class Clients(RuleBasedStateMachine):
     @precondition(lambda self: self.of("silent", "receiving", "queued", "draining"))
     @rule(data=st.data(), how=st.sampled_from(["reset", "finish"]))
     def end(self, data, how):
-        one = data.draw(st.sampled_from(self.of("silent", "receiving", "queued", "draining")))
+        one = data.draw(st.sampled_from(self.of("queued") * 3 + self.of("silent", "receiving", "draining")))
         if not one.has_finished:
             self.tick()
             one.has_finished, one.is_gone = True, how == "reset"
