@@ -37,8 +37,6 @@ SELECT string_agg(rolname, ' ' ORDER BY rolname) FROM pg_roles WHERE pg_has_role
 
 
 class Dba(Shell):
-    """A superuser's shell beside a running server."""
-
     def __init__(self, url: str, binaries: Path) -> None:
         super().__init__(binaries)
         self.url = url

@@ -116,7 +116,6 @@ def test_large_bodies_have_a_rate_of_their_own(tmp_path):
 
 @pytest.mark.parametrize(("authorization", "most"), [(f"Bearer {KEY}", 48), ("Basic abc", 64)])
 def test_concurrent_requests_are_limited(tmp_path, authorization, most):
-    """With the limits as they are shipped."""
     released = threading.Event()
 
     def behave(connection, request):
@@ -140,7 +139,6 @@ def test_concurrent_requests_are_limited(tmp_path, authorization, most):
 
 @pytest.mark.parametrize("authorization", ["", "Basic abc", f"Bearer {KEY[:-3]}{{:03}}"])
 def test_unfinished_requests_reject_no_read(tmp_path, authorization):
-    """With the limits as they are shipped."""
     unfinished = (
         f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nAuthorization: {{}}\r\n\r\n{{{{"
     )
@@ -169,7 +167,6 @@ def test_the_page_has_the_limits_of_the_file():
 
 
 def test_32_connections_are_never_rejected(proxy, new_key):
-    """With the limits as they are shipped."""
     fields = f"GET {STACKS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {new_key()}\r\n"
     requests = (f"{fields}\r\n" * 63 + f"{fields}Connection: close\r\n\r\n").encode()
     with ThreadPoolExecutor(32) as pool:

@@ -21,7 +21,6 @@ well = respond(200, {}, "Content-Type: application/json")
 
 
 def silent(connection, _):
-    """Never respond; the client leaves in the end."""
     connection.recv(1)
 
 

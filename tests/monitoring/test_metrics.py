@@ -32,7 +32,6 @@ def samples(worker: Metrics) -> dict[str, float]:
 
 
 def end(worker: Metrics) -> None:
-    """Release what the kernel releases when a worker ends."""
     os.close(worker._lock)
 
 

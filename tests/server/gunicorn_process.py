@@ -23,8 +23,6 @@ threads, keepalive, graceful_timeout = 2, 3, 5
 
 
 class GunicornProcess:
-    """A gunicorn process on a free port of loopback."""
-
     def __init__(self, folder, config=""):
         self.port = free_port()
         path = folder / "gunicorn.conf.py"
