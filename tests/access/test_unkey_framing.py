@@ -117,11 +117,12 @@ class Stub:
     def __call__(self, client, request):
         key = json.loads(request.body)["key"]
         if key == "first":
-            for number, piece in enumerate(self.pieces):
-                time.sleep(LATE if number and piece is not None else 0)
-                if piece is not None:
-                    client.sendall(piece)
-            self.all_sent.set()
+            try:
+                for number, piece in enumerate(filter(None, self.pieces)):
+                    time.sleep(LATE if number else 0)
+                    client.sendall(piece)  # which fails if the verifier leaves before all is sent
+            finally:
+                self.all_sent.set()
             return None not in self.pieces
         client.sendall(response(200, accepted(NEXT) if key == "next" else verification("NOT_FOUND")))
         return True
