@@ -23,7 +23,7 @@ MAX_REQUESTS = 12
 # a batch have at most 3.2 MB, which takes the server 9 ms.
 MAX_ROWS = 32  # of a statement
 _MAX_PARAMETER_BYTES = 65_536  # of a batch; a statement with more is alone in its batch
-_FEW = 8  # so many batches of one request in a row: the next does not wait for a second
+_FEW = 8  # after so many single requests in a row, one that finds none under way waits for no second
 
 # A batch of reads ends after this share of its leader's time, because they can run again.
 _READS_SHARE = 0.7
@@ -78,11 +78,6 @@ class _Lane:
         self.under_way: list[_Batch] = []
         self._line: deque[_Batch] = deque()
         self._open: _Batch | None = None  # the batch that requests may join
-        self._singles = 0  # how many batches in a row had one request
-
-    @property
-    def is_quiet(self) -> bool:
-        return self._singles >= _FEW and not self.under_way
 
     def join(self, request: _Request) -> _Batch:
         """Return the batch that *request* has joined."""
@@ -137,7 +132,6 @@ class _Lane:
     def leave(self, batch: _Batch) -> None:
         """End a round trip, and let the first in the line begin."""
         self.under_way.remove(batch)
-        self._singles = self._singles + 1 if len(batch.requests) == 1 else 0
         if self._line:
             self.under_way.append(self._line.popleft())
             self.under_way[-1].may_leave.set()
@@ -170,11 +164,13 @@ class RoundTrips:
         # By manager: until when its writes run alone, and their lane.
         self._alone: dict[bytes, tuple[float, _Lane]] = {}
         self.sent = self.requests = 0  # round trips, and the requests that they had
+        self._singles = 0  # how many of them in a row had one request
 
     def run(self, execution: Execution, deadline: float, *, may_share: bool) -> list[Row]:
         """Return the rows of *execution*, in a batch if it *may_share* one.  Raises DatabaseError."""
         lane = self._writes if execution.statement.writes else self._reads
-        may_share = may_share and not lane.is_quiet and has_scheduler()
+        is_quiet = self._singles >= _FEW and not (self._reads.under_way or self._writes.under_way)
+        may_share = may_share and not is_quiet and has_scheduler()
         rows = self._share(lane, execution, deadline) if may_share else None
         return self._run_alone(lane, execution, deadline) if rows is None else rows
 
@@ -240,6 +236,7 @@ class RoundTrips:
         requests = batch.requests
         self.sent += 1
         self.requests += len(requests)
+        self._singles = self._singles + 1 if len(requests) == 1 else 0
         if len(requests) > 1:
             batch.is_sent = True
             self._send_together(batch, connection, deadline)
