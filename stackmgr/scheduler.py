@@ -98,7 +98,8 @@ class Scheduler:
 
     def resume(self, waiter: Waiter, *, is_ready: bool = True) -> None:
         """Continue what has waited, until it waits again.  Only the main greenlet may call this."""
-        self._end_deadline(waiter)
+        if waiter in self._deadlines:
+            self._end_deadline(waiter)
         if isinstance(waiter, greenlet):
             self._switch(waiter, is_ready)
         else:
@@ -150,7 +151,7 @@ class Scheduler:
             self.resume_for(_RESUME_SECONDS, taken(self._ready))
         is_idle = not (self.until_idle and (self._ready or is_busy()))
         now = monotonic()
-        if self._next_deadline() <= now:
+        if self._times and self._times[0] <= now:
             self.resume_for(_RESUME_SECONDS, self._take_expired(), is_ready=False)
         if is_idle or now > self._until or not self.until_idle:
             if number := len(self.until_idle):  # those that join it meanwhile wait for the next time

@@ -35,9 +35,7 @@ _log.addFilter(RateLimitFilter(by_arguments=True, seconds=60.0))
 _SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
-def _encoded(value: Any) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
+def _encoded(value: Any) -> bytes:
     if isinstance(value, str):
         if "\0" in value:
             # Text is sent as a C string: what follows would be cut off silently.
@@ -65,9 +63,8 @@ class Execution(NamedTuple):
 def execution(statement: Statement, parameters: Parameters) -> Execution:
     """Encode the parameters of *statement*.  Raises ValueError for one that cannot be sent."""
     given = [parameters[name] for name in statement.parameters]
-    return Execution(
-        statement, [_encoded(value) for value in given], [isinstance(value, bytes) for value in given]
-    )
+    values = [value if value is None or isinstance(value, bytes) else _encoded(value) for value in given]
+    return Execution(statement, values, [isinstance(value, bytes) for value in given])
 
 
 class RolledBack(DatabaseError):

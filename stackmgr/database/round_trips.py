@@ -64,8 +64,8 @@ class _Batch:
         self.requests: list[_Request] = []
         self.parameter_bytes = 0
         self.has_idled = False  # the thread has had nothing else to do
-        self.is_gathered = Signal()
-        self.may_leave: Signal
+        self.is_gathered: Signal  # of one that requests may join
+        self.may_leave: Signal  # of one that waits in a line
         self.is_sent = self.is_rolled_back = False
         self.reason = ReasonSlug.DEADLINE  # why the outcome is unknown
 
@@ -85,7 +85,10 @@ class _Lane:
         batch = self._open
         if batch is not None and batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
             self.close(batch)
-        batch = self._open = self._open or _Batch()
+        if self._open is None:
+            batch = self._open = _Batch()
+            batch.is_gathered = Signal()
+        batch = self._open
         batch.requests.append(request)
         batch.parameter_bytes += size
         if len(batch.requests) == MAX_REQUESTS:
@@ -123,6 +126,7 @@ class _Lane:
             if not batch.may_leave.wait(seconds):
                 raise DatabaseError(ReasonSlug.NO_CONNECTION)  # noqa: TRY301
         except BaseException:
+            self.close(batch)
             if batch in self._line:
                 self._line.remove(batch)
             else:
@@ -132,10 +136,12 @@ class _Lane:
     def leave(self, batch: _Batch) -> None:
         """End a round trip, and let the first in the line begin."""
         self.under_way.remove(batch)
+        self.close(batch)
         if self._line:
             self.under_way.append(self._line.popleft())
             self.under_way[-1].may_leave.set()
-        self._let_leave()
+        if self._open is not None:
+            self._let_leave()
 
 
 class RoundTrips:
@@ -205,7 +211,7 @@ class RoundTrips:
     def _run_alone(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row]:
         batch, lanes = _Batch(), [lane] if has_scheduler() else []
         batch.requests.append(_Request(execution))
-        if lanes and execution.statement.writes and (own := self._own_lane(execution)):
+        if self._alone and lanes and execution.statement.writes and (own := self._own_lane(execution)):
             lanes.insert(0, own)
         self._lead(lanes, batch, deadline)
         return batch.requests[0].rows or []
@@ -225,10 +231,8 @@ class RoundTrips:
         finally:
             if connection is not None:
                 self._connections.release(connection)
-            for lane in lanes:
-                lane.close(batch)
-                if lane in entered:
-                    lane.leave(batch)
+            for lane in entered:
+                lane.leave(batch)
             for request in batch.requests[1:]:
                 request.has_ended.set()
 

@@ -9,6 +9,7 @@ character that JSON escapes.  Names have the fewest escapes: no more bytes than 
 
 import json
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring
 from typing import Any
 
 import falcon
@@ -23,7 +24,7 @@ from stackmgr.stacks.repository import Stack
 COLLECTION_PATH = "/manager/stacks"
 ITEM_PATH = "/manager/stacks/{stack_id}"
 
-_quote = json.JSONEncoder(ensure_ascii=False).encode
+_quote = encode_basestring  # as json.JSONEncoder(ensure_ascii=False), but called for each name of a page
 
 
 def serialize_stack(stack: Stack) -> bytes:
