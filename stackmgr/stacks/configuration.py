@@ -23,7 +23,7 @@ class Configuration(NamedTuple):
         Receipts never expire, so this form must never change: name and preset as a JSON array in
         ASCII without spaces, a line feed, then the normalized allocation.
         """
-        head = json.dumps([self.name, self.preset], separators=(",", ":"))
+        head = f'[{json.dumps(self.name)},"{self.preset}"]'
         return hashlib.sha256(f"{head}\n{self.allocation}".encode("ascii")).digest()
 
 
@@ -55,9 +55,9 @@ def normalize_allocation(items: list[dict[str, Any]], spellings: Mapping[str, st
         weights[token] = item["weight_bps"]
     if (total := sum(weights.values())) != TOTAL_BPS:
         raise InvalidConfiguration(ReasonSlug.WEIGHTS_TOTAL, f"allocation: {total}")
-    normalized = (
+    normalized = [
         f'{{"token_address":"{token}","weight_bps":{bps}}}' for token, bps in sorted(weights.items())
-    )
+    ]
     return f"[{','.join(normalized)}]"
 
 
