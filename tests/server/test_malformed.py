@@ -11,13 +11,7 @@ from stackmgr import errors
 from tests.server.app import INVALID, RAISED
 from tests.server.gunicorn_process import assert_error_object, chunked, get, head
 from tests.server.memory_server import cuts, head_of
-from tests.support.malformed import (
-    SAMPLE_KEY,
-    SAMPLE_STACK_ID,
-    fuzz_request_count,
-    malformed_requests,
-    valid_requests,
-)
+from tests.support.malformed import fuzz_request_count, malformed_requests
 from tests.support.openapi import BUNDLE, nodes
 
 FUZZ_REQUESTS = fuzz_request_count(2000)
@@ -158,9 +152,7 @@ def test_an_unexpected_exception_is_a_500(memory, path):
 def test_fuzz(memory):
     """Any bytes, however split, get responses, Error objects with their ids, or a closed connection."""
     outcomes, chance = Counter(), random.Random(1)
-    for number, data in enumerate(
-        malformed_requests(valid_requests(SAMPLE_KEY, SAMPLE_STACK_ID), FUZZ_REQUESTS)
-    ):
+    for number, data in enumerate(malformed_requests(FUZZ_REQUESTS)):
         sent, is_closed = memory.sent_for(data)
         places = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(5))})
         assert memory.sent_for(*(data[a:b] for a, b in pairwise(places))) == (sent, is_closed), (number, data)

@@ -3,14 +3,12 @@
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from uuid import UUID
 
 from tests.support.examples import configuration
 
 SEED = int(os.environ.get("STACKMGR_FUZZ_SEED", "20261121"))
-# Placeholders with the length of real ones.
-SAMPLE_KEY = "stackmgr_" + "0" * 38
-SAMPLE_STACK_ID = "00000000-0000-0000-0000-000000000000"
 _TOKENS = [
     *(b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b":", b";", b"//", b"\0", b"\x7f", b"\xff"),
     *(b"HTTP/1.1", b"Expect: 1\r\n", b"0\r\n\r\n", b"Content-Length: 5\r\n"),
@@ -23,9 +21,9 @@ def fuzz_request_count(default: int) -> int:
     return int(os.environ.get("STACKMGR_FUZZ_REQUESTS", default))
 
 
-def malformed_requests(valid: Sequence[bytes], count: int) -> Iterator[bytes]:
-    """Yield *count* requests, each one of *valid* with one to four insertions, deletions or changes."""
-    chance = random.Random(SEED)
+def malformed_requests(count: int) -> Iterator[bytes]:
+    """Yield *count* requests, each a valid one with one to four insertions, deletions or changes."""
+    chance, valid = random.Random(SEED), _valid_requests()
     for _ in range(count):
         data = bytearray(chance.choice(valid))
         for _ in range(chance.randint(1, 4)):
@@ -40,16 +38,16 @@ def malformed_requests(valid: Sequence[bytes], count: int) -> Iterator[bytes]:
         yield bytes(data)
 
 
-def valid_requests(key: str, stack_id: str) -> list[bytes]:
+def _valid_requests() -> list[bytes]:
     """Return each operation, each framing of a body, two pipelined requests, and paths of no operation."""
-    fields = f"Host: localhost\r\nAuthorization: Bearer {key}\r\nX-Request-Id: f\r\n".encode()
+    fields = f"Host: localhost\r\nAuthorization: Bearer stackmgr_{'0' * 38}\r\nX-Request-Id: f\r\n".encode()
     close = b"Connection: close\r\n"
     body = json.dumps(configuration(name="Mutated")).encode()
     length = b"Content-Length: %d\r\n" % len(body)
     chunks = b"14\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (body[:20], len(body) - 20, body[20:])
     page = b"GET /manager/stacks?limit=2 HTTP/1.1\r\n" + fields
     create = b"POST /manager/stacks HTTP/1.1\r\n" + fields + b"Idempotency-Key: k\r\n"
-    stack = f"/manager/stacks/{stack_id} HTTP/1.1\r\n".encode() + fields
+    stack = f"/manager/stacks/{UUID(int=0)} HTTP/1.1\r\n".encode() + fields
     return [
         page + close + b"\r\n",
         b"GET " + stack + close + b"Accept: */*\r\n\r\n",
