@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from itertools import count, cycle
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_model
@@ -27,8 +28,8 @@ class Calls(RuleBasedStateMachine):
         self.clock.seconds, self.under_way = at, []
         self.circuits, self.breaker = Circuits(), CircuitBreaker(TIMEOUT)
 
-    @rule(key=st.integers(0, 5), number=st.sampled_from([1, 1, 3]))
-    def begin(self, key, number):
+    @rule(key=st.integers(0, 5), number=st.sampled_from([1, 1, 3]), fails=st.booleans())
+    def begin(self, key, number, *, fails):
         for _ in range(number):
             call = self.circuits.begin(key, self.clock.seconds)
             if isinstance(call, str):
@@ -38,6 +39,8 @@ class Calls(RuleBasedStateMachine):
                 call.permit = self.breaker.acquire(key)
                 assert (call.permit.seconds, bool(call.permit.circuit)) == (call.seconds, bool(call.probes))
                 self.under_way.append(call)
+                if fails:
+                    self.end(-1, responded=False)
 
     @rule(place=st.integers(0, 1000), responded=st.sampled_from([False, False, False, True]))
     @precondition(lambda self: self.under_way)
@@ -53,7 +56,7 @@ class Calls(RuleBasedStateMachine):
 
 def test_circuits_are_those_of_the_model(clock):
     Calls.clock = clock
-    run_model(Calls)
+    run_model(Calls, settings=settings(stateful_step_count=60))
 
 
 def simulate(breaker, clock, keys, per_second, seconds):

@@ -50,11 +50,13 @@ class Key(RuleBasedStateMachine):
 
     fixtures: SimpleNamespace
 
-    @initialize(limit=st.sampled_from([0, 1, 3]))
-    def issue(self, limit):
+    @initialize(limit=st.sampled_from([0, 0, 1, 3]), variants=st.sampled_from([{}, {"of Citus": None}]))
+    def issue(self, limit, variants):
         self.cleanup, self.began = ExitStack(), time.monotonic()
         self.notes = LastUse(self.fixtures.database)
         self.notes._pid = os.getpid()  # no thread writes them
+        # With a variant no statement verifies a key: each request does, and only once.
+        self.fixtures.database.variants = {} if limit else variants
         issued = self.fixtures.issue(quota=Quota(limit, PERIOD) if limit else None)
         self.client = self.fixtures.client_with(issued.key, verifier=DatabaseVerifier(self.notes))
         self.key_id, self.execute = issued.key_id, self.fixtures.admin.execute
@@ -179,7 +181,8 @@ class Key(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def fixtures(database, database_url, admin, issue, client_with, statements_run):  # noqa: PLR0913, PLR0917
+def fixtures(database, database_url, admin, issue, client_with, statements_run, monkeypatch):  # noqa: PLR0913, PLR0917
+    monkeypatch.setattr(database, "variants", database.variants)  # restored at the end
     return SimpleNamespace(**locals())
 
 

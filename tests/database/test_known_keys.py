@@ -60,16 +60,13 @@ def test_statements_of_retries_and_misses(warm):
 
 
 @each_operation
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        (b"revoked_at = now()", 401),
-        (b"expires_at = now()", 401),
-        (b"quota_id = gen_random_uuid(), quota_limit = 1, quota_seconds = 1", 429),  # it has no slot
-        (b"identity_id = 'another'", 500),
-        (b"external_id = gen_random_uuid()", 500),
-    ],
-)
+@pytest.mark.parametrize(("change", "status"), [
+    (b"revoked_at = now()", 401),
+    (b"expires_at = now()", 401),
+    (b"quota_id = gen_random_uuid(), quota_limit = 1, quota_seconds = 1", 429),  # it has no slot
+    (b"identity_id = 'another'", 500),
+    (b"external_id = gen_random_uuid()", 500),
+])  # fmt: skip
 def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fixtures
     *, warm, written, admin, name, change, status
 ):
