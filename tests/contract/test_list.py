@@ -63,7 +63,7 @@ OTHER_QUERIES = {
     "another name": ("page=1", "offset=0", "manager_id=1", "\u00e9=1"),
     "nearly the name": ("limit[]=5", "limit%20=5", "+limit=5", "limit%00=5", "limi%74%74=5"),
     "no name or no value": ("=5", "=", "limit", "cursor", "5", "limit=5&limit=", "limit=5&cursor="),
-    "a limit twice": ("limit=5&limit=5", "limit=5&limit=6", "limit=5&lim%69t=5"),
+    "a limit twice": ("limit=5&limit=5", "limit=5&limit=6", "limit=5&lim%69t=5", "lim%69t=5&limit=5"),
     "a cursor twice": (f"cursor={CURSOR}&cursor={CURSOR}", f"cursor={CURSOR}&limit=5&cursor={CURSOR}"),
     "an unknown one beside": ("limit=5&unknown=1", "unknown=1&unknown=1"),
     "another form": (f"limit=5;cursor={CURSOR}", "limit=5?", "limit==5", "limit=5#"),

@@ -14,21 +14,13 @@ from psycopg.rows import dict_row
 from stackmgr.access import api_keys
 from stackmgr.stacks import repository
 from stackmgr.stacks.eip55 import eip55
-from tests.support.examples import (
-    ADDRESSES,
-    CHANGED,
-    COLUMNS,
-    CONFIGURATION,
-    PRESETS,
-    allocation,
-    configuration,
-    from_columns,
-)
+from tests.support import examples
+from tests.support.examples import ADDRESSES, CHANGED, COLUMNS, CONFIGURATION, PRESETS, allocation
 
 PAGE_BYTES, NAME_BYTES = 18, 9  # of the names of a page, and of a name that is not read again
 NAMES = ["a", "A", "\xe9", "e\u0301", " a", "a ", "long name", "\xe9" * 6, "the name of a page itself"]
 WEIGHTS = [(0, 10000, 0), (4000, 6000, 0), (4000, 5999, 1), (4000, 0, 6000)]
-BAD = [b"{", b"{}", {"name": ""}, configuration(note=1), b" " * 262145]
+BAD = [b"{", b"{}", {"name": ""}, examples.configuration(note=1), b" " * 262145]
 PAST = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 REVISIONS = f"""
     SELECT stack_id::text AS id, revisions.revision_id::text AS current_revision_id, request_id, key_digest,
@@ -174,7 +166,7 @@ class Stacks(RuleBasedStateMachine):
         ids = [[client.external_id for client in self.clients]]
         rows = self.fixtures.admin.cursor(row_factory=dict_row).execute(REVISIONS, ids).fetchall()
         others = [{name: row[name] for name in row if name not in COLUMNS} for row in rows]
-        assert [from_columns(row) | other for row, other in zip(rows, others, strict=True)] == [
+        assert [examples.from_columns(row) | other for row, other in zip(rows, others, strict=True)] == [
             state | author | {"revision_number": number, "newest": len(self.history[stack_id])}
             for stack_id in sorted(self.history)
             for number, (author, state) in enumerate(self.history[stack_id], 1)

@@ -66,10 +66,12 @@ def test_only_a_wait_is_observed(subject):
     subject.database.on_wait(waits.append)
     with ThreadPoolExecutor() as threads:
         with subject.every_connection():
+            with pytest.raises(DatabaseError, match="no_connection"):
+                subject.database.acquire(time.monotonic() + 0.01)
             status = threads.submit(subject.operations()["get"])
             eventually(lambda: subject.database._pool._waiting)
-        assert (status.result(), len(waits)) == (200, 1)
-    assert (subject.operations()["get"](), len(waits)) == (200, 1)
+        assert (status.result(), len(waits)) == (200, 2)
+    assert (subject.operations()["get"](), len(waits)) == (200, 2)
     subject.assert_complete()
 
 

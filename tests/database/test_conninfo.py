@@ -22,8 +22,9 @@ INVALID = [
     "", "localhost:5432/stackmgr", "jdbc:postgresql://localhost/stackmgr?user=me",
     '"postgresql://localhost/stackmgr"', "postgresql://localhost/stackmgr?unknown=1",
     "postgresql://user:100%secret@localhost/stackmgr", "postgresql://user:p@ssword@localhost/stackmgr",
-    "postgresql://user:p@a@first,second/stackmgr", "postgresql://user:pass/word@localhost/stackmgr",
-    "postgresql://localhost/stackmgr\n", "postgresql://localhost/stack%00mgr",
+    "postgresql://user:p@a@first,second/stackmgr", "postgresql://user:p@first,a@second/stackmgr",
+    "postgresql://user:pass/word@localhost/stackmgr", "postgresql://localhost/stackmgr\n",
+    "postgresql://localhost/stack%00mgr",
     "postgresql://user:secret\udcff@localhost/stackmgr", "host=localhost user", "service=stackmgr",
 ]  # fmt: skip
 

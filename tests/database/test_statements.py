@@ -31,20 +31,17 @@ def test_parameters_are_numbered_in_order(load):
     assert statement.parameters == ("b", "a", "b_two")
 
 
-@pytest.mark.parametrize(
-    ("text", "writes"),
-    [
-        ("INSERT INTO t VALUES (1);", True),
-        ("UPDATE t SET a = 1;", True),
-        ("DELETE FROM t;", True),
-        ("WITH a AS (INSERT INTO t VALUES (1) RETURNING b) SELECT b FROM a;", True),
-        ("SELECT a FROM stackmgr.create_stack(1);", True),
-        ("SELECT a, pg_logical_emit_message(true, 'a', '') FROM receipt;", True),
-        ("SELECT a FROM stackmgr.stacks AS stacks (a);", False),
-        ("SELECT updated, deleted_at FROM inserts;", False),
-        ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "writes"), [
+    ("INSERT INTO t VALUES (1);", True),
+    ("UPDATE t SET a = 1;", True),
+    ("DELETE FROM t;", True),
+    ("WITH a AS (INSERT INTO t VALUES (1) RETURNING b) SELECT b FROM a;", True),
+    ("SELECT a FROM stackmgr.create_stack(1);", True),
+    ("SELECT a, pg_logical_emit_message(true, 'a', '') FROM receipt;", True),
+    ("SELECT a FROM stackmgr.stacks AS stacks (a);", False),
+    ("SELECT updated, deleted_at FROM inserts;", False),
+    ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
+])  # fmt: skip
 def test_reads_and_writes_are_told_apart(load, text, writes):
     assert load(text + "\n").writes == writes
 

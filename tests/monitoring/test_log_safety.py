@@ -163,9 +163,10 @@ def test_request_is_one_line_of_ascii(style, capfd):
 @pytest.mark.parametrize("formatter", [logs.Formatter(), logs.Formatter("text")])
 def test_a_message_cannot_begin_a_line_of_its_own(formatter):
     record = logging.makeLogRecord(
-        {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "request_id": REQUEST_ID}
+        {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "request_id": REQUEST_ID, "created": 0.0075}
     )
     assert_one_line(formatter.format(record))
+    assert "1970-01-01T00:00:00.007+00:00" in formatter.format(record)
 
 
 @pytest.mark.parametrize("by_arguments", [False, True])
