@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,8 @@ import psycopg
 import pytest
 
 from stackmgr.dev import embedded_postgres
-from stackmgr.dev.embedded_postgres import EmbeddedPostgres
+from stackmgr.dev import server as service
+from stackmgr.dev.embedded_postgres import EmbeddedPostgres, uninterrupted
 from tests.deploy.dev_process import failed_dev, free_port, running_dev
 from tests.support.memory import reachable
 from tests.support.waiting import eventually
@@ -199,6 +201,22 @@ def test_reused_process_id_is_left_alone(made):
             assert query(server, "SELECT 1") == 1
         assert stranger.poll() is None
         stranger.kill()
+
+
+@pytest.mark.parametrize("start", [EmbeddedPostgres, lambda at: service._served(free_port(), "", at / "pid")])
+def test_signal_at_a_start_leaves_no_process(made, monkeypatch, start):
+    @contextmanager
+    def interrupted():
+        with uninterrupted():
+            yield
+            signal.raise_signal(signal.SIGINT)
+
+    for module in (embedded_postgres, service):
+        monkeypatch.setattr(module, "uninterrupted", interrupted)
+    before = psutil.Process().children()
+    with pytest.raises(KeyboardInterrupt), start(made):
+        pass
+    assert [each for each in psutil.Process().children() if each not in before] == []
 
 
 def test_interrupted_initdb_is_repeated(folder, monkeypatch):
