@@ -26,6 +26,7 @@ from tests.support.waiting import eventually
 # For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
 IN_A_WORKER = '\nif __name__ != "__main__":\n    {}\n'
 HANGING = IN_A_WORKER.format("import time; time.sleep(100)")
+SECOND_HANGS = IN_A_WORKER.format("import os, time; os.system(f'mkdir {__file__}.first') and time.sleep(100)")
 # As where the files change after the check.
 NOT_IN_A_WORKER = 'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError'
 # A check of a release, and the boot of a worker, have eight seconds each.
@@ -90,7 +91,7 @@ def impatient(
 ) -> Iterator[tuple[RunningService, Releases]]:
     """A service of a module's releases; each test leaves it with the old one."""
     releases = Releases(tmp_path_factory.mktemp("releases"))
-    with releases.serve(database_url, IMPATIENT) as service:
+    with releases.serve(database_url, IMPATIENT, WEB_CONCURRENCY="2") as service:
         yield service, releases
 
 
@@ -98,7 +99,7 @@ UNUSABLE = {
     "no check": ("http/app.py", "import nonexisting", "nonexisting"),
     "no worker": ("server/worker.py", NOT_IN_A_WORKER, "ImportError"),
     "no log": ("monitoring/logs.py", NOT_IN_A_WORKER, "ImportError"),
-    "hanging workers": ("wsgi.py", HANGING, "The new workers do not serve"),
+    "a hanging worker": ("wsgi.py", SECOND_HANGS, "The new workers do not serve"),
     "a hanging check": ("errors.py", "import time; time.sleep(100)", "The check of the release took longer"),
 }
 
