@@ -28,14 +28,12 @@ def bound(client_as):
 
 def test_show_finds_a_binding_by_either_id(bound, command):
     _, identity_id, external_id = bound
-    by_external_id = command("managers", "show", "--json", external_id).json
-    assert [(shown["external_id"], shown["identity_id"]) for shown in by_external_id] == [
-        (external_id, identity_id)
-    ]
-    assert command("managers", "show", "--json", "--identity-id", identity_id).json == by_external_id
+    [shown] = command("managers", "show", "--json", external_id).json
+    assert (shown["external_id"], shown["identity_id"]) == (external_id, identity_id)
+    assert command("managers", "show", "--json", "--identity-id", identity_id).json == [shown]
     listed = command("managers", "list", "--json").json
-    assert by_external_id[0] in listed
-    row = "\t".join(each or "-" for each in by_external_id[0].values())
+    assert shown in listed
+    row = "\t".join(each or "-" for each in shown.values())
     assert row in command("managers", "show", external_id).out
     assert command("managers", "show", str(uuid4())).status == 1
 

@@ -160,10 +160,8 @@ def test_rows_without_their_manager_are_erased(busy_manager, erase, admin, rows_
 
     admin.execute(b"DELETE FROM stackmgr.managers WHERE manager_id = %s", [busy_manager[0]])
     assert erase(*busy_manager, is_recorded) is None
-    columns = b"(manager_id, external_id, finished_at)"
-    admin.execute(
-        b"INSERT INTO stackmgr.manager_erasures " + columns + b" VALUES (%s, %s, now())", busy_manager
-    )
+    into = b"INSERT INTO stackmgr.manager_erasures (manager_id, external_id, finished_at)"
+    admin.execute(into + b" VALUES (%s, %s, now())", busy_manager)
     assert erase(*busy_manager, is_recorded)
     assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
     assert admin.execute(RECORD, [busy_manager[0]]).fetchone() == (3, 5, 3, True, True)

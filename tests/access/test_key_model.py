@@ -32,6 +32,7 @@ COUNT = b"""
     FROM stackmgr.stack_revisions JOIN stackmgr.managers USING (manager_id)
     WHERE external_id = %s::text::uuid
 """
+RECORDED = "SELECT last_used_at = date_trunc('hour', now(), 'UTC') FROM stackmgr.api_keys WHERE key_id = %s"
 ENDS = [b"revoked_at = now()", b"expires_at = now()"]
 RESTORED = b"revoked_at = NULL, expires_at = now() + interval '1 hour'"
 OTHERS = {  # the status for a valid key, and what a request does
@@ -151,10 +152,7 @@ class Key(RuleBasedStateMachine):
         assert self.fixtures.statements_run == ["api_key_use_record"] * self.is_noted
         self.is_recorded |= self.is_noted
         self.is_noted = False
-        query = (
-            "SELECT last_used_at = date_trunc('hour', now(), 'UTC') FROM stackmgr.api_keys WHERE key_id = %s"
-        )
-        assert bool(self.execute(query, [self.key_id]).fetchone()[0]) == self.is_recorded
+        assert bool(self.execute(RECORDED, [self.key_id]).fetchone()[0]) == self.is_recorded
 
     @rule()
     @precondition(lambda self: self.slots and not self.holder)

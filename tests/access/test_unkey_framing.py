@@ -22,9 +22,7 @@ LONG, NOT_JSON = "verifier_response_too_long", "verifier_response_not_json"
 LATE = 0.1  # seconds until the next piece
 
 
-def changed(
-    head: bytes = b"", announced: int = len(BODY), version: bytes = b"1.1", body: bytes = BODY
-) -> bytes:
+def changed(head=b"", announced: int = len(BODY), version=b"1.1", body=BODY) -> bytes:
     fields = head or b"Content-Length: %d" % announced
     return b"HTTP/%s 200 OK\r\n%s\r\n\r\n%s" % (version, fields, body)
 

@@ -46,9 +46,7 @@ def test_a_slow_response_is_unavailable_at_the_deadline(
     ("http://127.0.0.1:{port}", False), ("http://127.0.0.1:{port}", True), ("https://127.0.0.1:{port}", True),
     ("http://no-such-host.invalid", False), ("http://a..b", False), ("http://" + "x" * 70, False),
 ], ids=["closed port", "never reads", "handshake", "unknown name", "empty label", "long label"])  # fmt: skip
-def test_a_server_that_cannot_be_reached_is_unavailable(
-    every_operation, make_unkey_client, url, is_listening
-):
+def test_server_that_cannot_be_reached_is_unavailable(every_operation, make_unkey_client, url, is_listening):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         if is_listening:

@@ -16,9 +16,7 @@ def keys(new_key) -> str:
 
 
 @pytest.fixture
-def conformance(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
+def conformance(monkeypatch, capsys) -> Callable[..., Outcome]:
     return runner(monkeypatch, capsys, main)
 
 

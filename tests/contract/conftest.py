@@ -50,9 +50,7 @@ def unchanged(row_counts: RowCounts):
 def rejected(unchanged):
     """Return a function that asserts of a request that it ends in an error, and changes nothing."""
 
-    def check(
-        status: int, code: str, send: Callable[..., TestResponse], *args: Any, **kwargs: Any
-    ) -> TestResponse:
+    def check(status: int, code: str, send: Callable[..., TestResponse], *args, **kwargs) -> TestResponse:
         response = unchanged(send, *args, **kwargs)
         assert (response.status_int, response.json["code"]) == (status, code)
         return response

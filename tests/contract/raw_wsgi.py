@@ -31,9 +31,7 @@ class Input:
     readlines = __iter__ = readline
 
 
-def call(
-    app: Application, client: Client, method: str, path: str, body: Input, **environ: str | bool
-) -> TestResponse:
+def call(app: Application, client: Client, method, path, body: Input, **environ: str | bool) -> TestResponse:
     """Send *body* as a request of *client*'s; *environ* says all that is known of its length and its type."""
     request = webtest.TestRequest.blank(path, method=method)
     request.environ.pop("CONTENT_LENGTH", None)

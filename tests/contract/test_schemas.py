@@ -13,9 +13,7 @@ from stackmgr.limits import MAX_PAGE_SIZE, TOKEN_COUNT, TOTAL_BPS
 from tests.support.client import STATUS
 from tests.support.examples import PRESETS
 
-NAMES = sorted(
-    path.name for path in paths.directory("schemas").glob("*.json") if not path.name.startswith("openapi.")
-)
+NAMES = sorted(path.name for path in paths.directory("schemas").glob("*.json") if "openapi" not in path.name)
 PARTS = read_schema("stack_parts.json")["definitions"]
 MIGRATIONS = "".join(
     path.read_text("utf-8") for path in sorted((paths.directory("sql") / "migrations").glob("*.sql"))

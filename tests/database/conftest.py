@@ -53,9 +53,7 @@ def deadline() -> float:
 
 
 @pytest.fixture
-def make_subject(
-    server: FaultyPostgres, spellings: dict[str, str], deadline: float
-) -> Iterator[SubjectMaker]:
+def make_subject(server: FaultyPostgres, spellings: dict, deadline: float) -> Iterator[SubjectMaker]:
     with ExitStack() as cleanup:
         yield SubjectMaker(server, spellings, deadline, cleanup)
 

@@ -17,9 +17,7 @@ from packaging.utils import canonicalize_name
 from stackmgr import paths
 
 ROOT = paths.directory("schemas").parent
-LOCKS = {
-    path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))
-}
+LOCKS = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))}
 EXTRAS = {"runtime": ["metrics"], "dev": ["dev"], "release": ["docs"], "test": ["test"]}
 each_lock = pytest.mark.parametrize("name", LOCKS)
 ENTRY = re.compile(

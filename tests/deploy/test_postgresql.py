@@ -160,9 +160,7 @@ def as_operator(dba: Dba, text: str, service: str, operator: str) -> subprocess.
 
 def restore(dba: Dba, database: str) -> None:
     found = sql(dba.url, "SELECT FROM pg_available_extensions WHERE name = 'amcheck'")
-    _, *commands, audit = (
-        line.replace("stackmgr_restored", database) for line in lines("Backup and restore")
-    )
+    _, *commands, audit = (row.replace("stackmgr_restored", database) for row in lines("Backup and restore"))
     for command in commands:
         if "/pg_amcheck" not in command or found:
             dba.run_printed(command)

@@ -27,9 +27,7 @@ BEHIND_A_PROXY = {
 }
 
 
-def send_request(
-    proxy: NginxProxy, authorization: str = f"Bearer {KEY}", method: str = "GET", body=b"", **headers: str
-):
+def send_request(proxy: NginxProxy, authorization=f"Bearer {KEY}", method="GET", body=b"", **headers: str):
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     return proxy.request(method, STACKS, {"Authorization": authorization} | given, body)
 
@@ -95,9 +93,7 @@ def test_malformed_credentials_share_no_rate(two_a_key, authorization):
 )
 def test_address_over_its_rate_is_rejected(tmp_path, same, other):
     with limited(tmp_path, TWO_ADDRESSES | BEHIND_A_PROXY) as proxy:
-        responses = [
-            send_request(proxy, f"Bearer key-{n}", X_Real_IP=address) for n, address in enumerate(same)
-        ]
+        responses = [send_request(proxy, f"Bearer key-{n}", X_Real_IP=of) for n, of in enumerate(same)]
         assert [response.status for response in responses] == [200, 200, 429]
         check_rejected(responses[-1])
         assert send_request(proxy, X_Real_IP=other).status == 200

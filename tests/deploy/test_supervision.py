@@ -86,9 +86,7 @@ def releases(tmp_path: Path) -> Releases:
 
 
 @pytest.fixture(scope="module")
-def impatient(
-    database_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[RunningService, Releases]]:
+def impatient(database_url, tmp_path_factory) -> Iterator[tuple[RunningService, Releases]]:
     """A service of a module's releases; each test leaves it with the old one."""
     releases = Releases(tmp_path_factory.mktemp("releases"))
     with releases.serve(database_url, IMPATIENT, WEB_CONCURRENCY="2") as service:

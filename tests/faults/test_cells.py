@@ -49,6 +49,4 @@ def test_upgrade_fails_no_request(server_url: str) -> None:
     require(NGINX, "nginx")
     report = upgrade.run(server_url, seed=1, times=0, pause=0.05)
     assert report.contradictions() == []
-    assert (
-        report.faults == 4
-    )  # the migration, the upgrade and its rollback by reloads, the upgrade by restarts
+    assert report.faults == 4  # the migration, the upgrade and rollback by reloads, the upgrade by restarts

@@ -112,9 +112,7 @@ def _warm_up(chosen: argparse.Namespace, services: list[MeasuredService]) -> Non
                 raise RuntimeError(f"{service.name} does not serve {scenario} without errors")
 
 
-def _samples(
-    chosen: argparse.Namespace, services: list[MeasuredService], postmaster: int | None
-) -> Iterator[Sample]:
+def _samples(chosen, services: list[MeasuredService], postmaster: int | None) -> Iterator[Sample]:
     """Yield the samples of every round; in each another service is the first."""
     for number in range(1, chosen.rounds + 1):
         first = (number - 1) % len(services)

@@ -136,9 +136,7 @@ def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_r
 
 
 @pytest.mark.parametrize("arguments", OPERATORS, ids=" ".join)
-def test_an_operators_command_rejects_any_other_login(
-    run, arguments, database_url, service_login, reader_login
-):
+def test_operators_command_rejects_any_other_login(run, arguments, database_url, service_login, reader_login):
     for user in (service_login, reader_login):
         assert problems(run(*arguments, url=make_conninfo(database_url, user=user))) == [
             "this login may not assume stackmgr_owner: use that of the operator (operator.env)"
@@ -172,9 +170,8 @@ def test_outage_is_no_rejection_of_a_key(run, database_url, reader_login):
     assert ended.status == 1
     assert ended.out.startswith("not verified: the verifier or the database failed, ")
     ended = run("verify-key", url=make_conninfo(database_url, user=reader_login), stdin=key)
-    assert "the login may not assume stackmgr_app: run roles.sql, or GRANT stackmgr_app TO it" in problems(
-        ended
-    )
+    found = "the login may not assume stackmgr_app: run roles.sql, or GRANT stackmgr_app TO it"
+    assert found in problems(ended)
 
 
 def test_check_finds_a_wrong_number_of_workers(run, database_url, service_login):
@@ -184,9 +181,7 @@ def test_check_finds_a_wrong_number_of_workers(run, database_url, service_login)
 
 
 def test_check_warns_of_needless_rights(run, database_url, server_url):
-    of_public = (
-        "the schema differs from the release's: privileges of PUBLIC on the database: CONNECT, TEMPORARY"
-    )
+    of_public = "privileges of PUBLIC on the database: CONNECT, TEMPORARY"
     unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2", "STACMGR_TOKENS": "x", "CONCURRENCY": "7"}
     with login(server_url, "IN ROLE stackmgr_owner, stackmgr_app") as name:
         url = make_conninfo(database_url, user=name)
@@ -194,7 +189,7 @@ def test_check_warns_of_needless_rights(run, database_url, server_url):
     assert (checked.status, checked.err) == (0, "")
     assert checked.out.splitlines()[-7:] == [
         "warning: the login may assume stackmgr_owner: the service needs stackmgr_app only",
-        f"warning: {of_public}; the release: has none",
+        f"warning: the schema differs from the release's: {of_public}; the release: has none",
         "warning: CONCURRENCY is no setting and is ignored; did you mean WEB_CONCURRENCY?",
         "warning: STACKMGR_CONCURENCY is no setting and is ignored; did you mean STACKMGR_CONCURRENCY?",
         "warning: STACKMGR_X is no setting and is ignored",

@@ -70,9 +70,7 @@ class MemoryServer(worker.Worker):
         for sock in bound:
             sock.settimeout(0)
         self.admin_port = bound[OPERATOR].getsockname()[1]
-        return [
-            SimpleNamespace(sock=each, fileno=each.fileno, getsockname=each.getsockname) for each in bound
-        ]
+        return [SimpleNamespace(sock=one, fileno=one.fileno, getsockname=one.getsockname) for one in bound]
 
     def __enter__(self):
         return self

@@ -221,9 +221,7 @@ def test_some_of_too_many_keys_are_known(monkeypatch):
 def test_any_unknown_key_may_be_rejected(monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 50)
     requests = RequestQueue(4)
-    rejected = [
-        each for key in range(100) for each in requests.add(Place(requests.accept), f"{key}", key, 0.0)
-    ]
+    rejected = [one for key in range(100) for one in requests.add(Place(requests.accept), f"{key}", key, 0.0)]
     assert (len(rejected), requests.length) == (50, 50)
     assert rejected != list(range(50, 100))
 

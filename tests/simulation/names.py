@@ -111,9 +111,7 @@ def spawn(world: World, call: Callable[[], object], name: str) -> Thread:
 
 
 class StartedThread:
-    def __init__(
-        self, world: World, target: Callable[[], object], name: str | None = None, *, daemon: bool
-    ) -> None:
+    def __init__(self, world: World, target, name: str | None = None, *, daemon: bool) -> None:
         self._world, self._call = world, target
         self._name = name or f"thread {next(world.numbers)}"
 

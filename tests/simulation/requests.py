@@ -201,11 +201,9 @@ class Client:
             nonlocal manager_id
             before, credential = self.key.manager_id, self._begin(session)
             self._pause(session)
-            made = repository.create(
-                credential.rows, repository.create_operation(key, configuration, request)
-            )
+            new = repository.create(credential.rows, repository.create_operation(key, configuration, request))
             manager_id = self._manager(before, credential)
-            return made
+            return new
 
         stack, is_new = self._written("stack_create", request, create)
         self.retried = None

@@ -47,9 +47,7 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[P
     """Return a function that adds files to a copy of the migrations, numbered on, and returns their paths."""
     copy, directory = tmp_path / "sql" / "migrations", paths.directory
     shutil.copytree(directory("sql") / "migrations", copy)
-    monkeypatch.setattr(
-        paths, "directory", lambda name: tmp_path / name if name == "sql" else directory(name)
-    )
+    monkeypatch.setattr(paths, "directory", lambda at: tmp_path / at if at == "sql" else directory(at))
 
     def add(**texts: str) -> list[Path]:
         version = migrations.available()[-1].version

@@ -18,9 +18,7 @@ ALLOCATION = allocation_text((ADDRESSES[0], 10000))
 # One value of each type is checked, once, and given to every row.  Three stacks at a time share a
 # moment, and the rows lie in no order of time.
 _INSERT = f"""
-WITH configuration ({COLUMN_NAMES}) AS MATERIALIZED (
-    SELECT {COLUMN_VALUES}
-), manager AS (
+WITH configuration ({COLUMN_NAMES}) AS MATERIALIZED (SELECT {COLUMN_VALUES}), manager AS (
     SELECT lpad(to_hex(n), 32, '0')::uuid AS id
     FROM generate_series(%(first_manager)s::int, %(last_manager)s) AS n
 ), managers AS (

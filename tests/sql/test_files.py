@@ -96,18 +96,15 @@ _FILTER = re.compile(
     r"(?:(\w+)\.)?manager_id = (?:%\(manager_id\)s::uuid|\w+\.manager_id|\(SELECT manager_id FROM)"
 )
 KEYS = b"""
-SELECT conname, contype, (
-    SELECT attname FROM pg_attribute WHERE attrelid = conrelid AND attnum = conkey[1]
-), (
-    SELECT attname FROM pg_attribute WHERE attrelid = confrelid AND attnum = confkey[1]
-)
+SELECT conname, contype,
+    (SELECT attname FROM pg_attribute WHERE attrelid = conrelid AND attnum = conkey[1]),
+    (SELECT attname FROM pg_attribute WHERE attrelid = confrelid AND attnum = confkey[1])
 FROM pg_constraint
 WHERE conrelid = ANY (%s::text[]::regclass[]) AND contype IN ('p', 'u', 'f')
 """
 INDEXES = b"""
-SELECT indexrelid::regclass::text, (
-    SELECT attname FROM pg_attribute WHERE attrelid = indrelid AND attnum = indkey[0]
-)
+SELECT indexrelid::regclass::text,
+    (SELECT attname FROM pg_attribute WHERE attrelid = indrelid AND attnum = indkey[0])
 FROM pg_index WHERE indrelid = ANY (%s::text[]::regclass[])
 """
 NAMES = [f"stackmgr.{table}" for table in TENANT_TABLES]
@@ -132,9 +129,7 @@ def assert_filtered(body: str) -> None:
     assert len(_FILTER.findall(body)) >= len(uses(body)) - inserts
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in SQL_FILES.values() if uses(file.body)], ids=lambda file: file.name
-)
+@pytest.mark.parametrize("file", [f for f in SQL_FILES.values() if uses(f.body)], ids=lambda f: f.name)
 def test_each_use_of_a_table_has_its_manager(file: SqlFile):
     assert file.parameters().get("manager_id") == "uuid"
     assert_filtered(file.body)

@@ -124,9 +124,7 @@ def dump(connection: psycopg.Connection, managers: set[str]) -> Dump:
         stack_id: (revision_id, _configuration(*given))
         for _, stack_id, revision_id, *given in rows(f"revision_id::text, {configuration}", "stacks")
     }
-    receipts = {
-        (manager, key): stack_id for manager, stack_id, key in rows("idempotency_key", "creation_receipts")
-    }
+    receipts = {(manager, key): stack for manager, stack, key in rows("idempotency_key", "creation_receipts")}
     return Dump(dict(revisions), current, receipts)
 
 

@@ -117,10 +117,8 @@ def make_certificate(folder: Path) -> None:
     folder.mkdir()
     options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     names = "-addext subjectAltName=DNS:localhost"
-    files_made = f"-keyout {folder}/privkey.pem -out {folder}/fullchain.pem"
-    subprocess.run(
-        [openssl, "req", *f"{options} {names} {files_made}".split()], check=True, capture_output=True
-    )
+    made = f"-keyout {folder}/privkey.pem -out {folder}/fullchain.pem"
+    subprocess.run([openssl, "req", *f"{options} {names} {made}".split()], check=True, capture_output=True)
 
 
 @contextmanager
