@@ -41,6 +41,9 @@ def test_successor_inherits_all_but_the_secret(issue, holder, operator, database
     assert (record.label, record.expires_at, record.quota) == ("robot", expires_at, "5/60")
     assert record.external_id == predecessor.external_id
     assert predecessor.successor_id == new.key_id
+    for said in (expires_at - timedelta(hours=1), expires_at + timedelta(hours=1)):
+        new = keys.rotate(operator.session(), new.key_id, expires_at=said)
+        assert new.expires_at == said
 
 
 def test_both_keys_of_an_overlap_share_a_quota(issue, holder, operator):

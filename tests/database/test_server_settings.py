@@ -96,11 +96,13 @@ def test_connection_string_chooses_the_planning(server):
 
 def test_a_connection_with_other_settings_is_closed(server):
     url = completed_conninfo(server.url(), "stackmgr_app", SESSION_SECONDS)
-    with DatabaseConnection.connect(url) as connection:
-        connection.execute(b"SET synchronous_commit = off")
-        with pytest.raises(conninfo.SessionSettingsError, match="synchronous_commit is off, not on"):
-            conninfo.verify_settings(connection)
-        assert connection.closed
+    others = {"role": "stackmgr_reader", "lock_timeout": "9s", "statement_timeout": "9s"}
+    for name, value in {**HOSTILE, **others}.items():
+        with DatabaseConnection.connect(url) as connection:
+            connection.execute(f"SET {name} = '{value}'".encode())
+            with pytest.raises(conninfo.SessionSettingsError, match=f"{name} is .*, not "):
+                conninfo.verify_settings(connection)
+            assert connection.closed
 
 
 @pytest.mark.usefixtures("standby_wanted")

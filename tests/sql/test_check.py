@@ -55,9 +55,7 @@ def check(server_url: str, template: str) -> Iterator:
             admin.execute(RESET.encode())
 
 
-def refuse(
-    table: str, time: str = "BEFORE INSERT", kind: str = "TRIGGER", body: str = "RAISE 'refused'"
-) -> str:
+def refuse(table, time="BEFORE INSERT", kind="TRIGGER", body="RAISE 'refused'") -> str:
     deferred = "DEFERRABLE INITIALLY DEFERRED" if "CONSTRAINT" in kind else ""
     return f"""
     CREATE FUNCTION public.theirs() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$;
@@ -81,9 +79,7 @@ FOREIGN_PARENT = """
 CREATE TABLE public.parent (LIKE stacks) PARTITION BY RANGE (revision_number);
 ALTER TABLE public.parent ATTACH PARTITION stacks FOR VALUES FROM (5) TO (9);
 """
-NO_NEXT = (
-    "CREATE SEQUENCE public.next; ALTER TABLE stacks ADD COLUMN note bigint DEFAULT nextval('public.next')"
-)
+NO_NEXT = "CREATE SEQUENCE public.next; ALTER TABLE stacks ADD COLUMN n bigint DEFAULT nextval('public.next')"
 CONDITION = "GENERATED ALWAYS AS (1 / (octet_length(name) - 60000)) STORED"
 # The sentence that each write is rejected, or has another result.
 WRITES = {
@@ -145,6 +141,7 @@ OBJECTS = {
     "ALTER DOMAIN preset SET NOT NULL": "type stackmgr.preset: owner stackmgr_owner, text NOT NULL",
     "ALTER TABLE stacks OWNER TO postgres": f"{STACKS}: owner postgres",
     "ALTER TABLE stacks DISABLE TRIGGER ALL": "disabled triggers",
+    "UPDATE pg_trigger SET tgenabled = 'R' WHERE tgrelid = 'stacks'::regclass": "disabled triggers",
     "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'stacks_page'::regclass": "(invalid)",
     "DROP INDEX stacks_page": "index stacks_page: missing",
     f"CREATE OR REPLACE FUNCTION {KEY_STATE}": "function stackmgr.api_key_state(",
@@ -186,6 +183,7 @@ PRIVILEGES = {
     "REVOKE UPDATE ON stacks FROM stackmgr_owner": f"{STACKS}: privileges that its owner lacks: UPDATE;",
     "GRANT pg_write_all_data TO stackmgr_app": "membership of stackmgr_app in pg_write_all_data: granted",
     f"GRANT pg_execute_server_program TO {LOGIN}": "in pg_execute_server_program: granted",
+    f"ALTER ROLE {LOGIN} NOINHERIT; GRANT pg_write_all_data TO {LOGIN}": "in pg_write_all_data: granted",
     f"ALTER ROLE {LOGIN} CREATEROLE": f"role {LOGIN}: CREATEROLE;",
     f"ALTER ROLE {LOGIN} REPLICATION": f"role {LOGIN}: REPLICATION;",
     f"ALTER ROLE {LOGIN} BYPASSRLS": f"role {LOGIN}: BYPASSRLS;",
@@ -215,6 +213,9 @@ def test_maintain_of_public_is_a_problem(check, admin):
 
 DBA_TWO = "CREATE FUNCTION dba_two() RETURNS integer RETURN 2"
 SEQUENCE = "CREATE SEQUENCE next; GRANT USAGE ON next TO stackmgr_app"
+SLOW = ("enable_indexonlyscan", "enable_indexscan", "track_counts")
+LOGGED = ("log_statement = 'all'", "log_statement = 'mod'", "log_min_duration_statement = 0",
+    "log_min_duration_sample = 0", "log_parameter_max_length_on_error = 9")  # fmt: skip
 # What each warning says, or None if there is nothing to say.
 SAID = {
     "CREATE INDEX ON stacks (preset) WHERE preset = 'daily'": f"{STACKS}: index stacks_preset_idx",
@@ -231,8 +232,9 @@ SAID = {
     "CREATE AGGREGATE total(integer) (sfunc = int4pl, stype = integer)": "function stackmgr.total(integer)",
     f"GRANT {OTHER} TO {LOGIN}": f"membership of {LOGIN} in {OTHER}",
     "ALTER DATABASE this SET commit_delay = 100000": "slow requests down: commit_delay = 100000",
-    "ALTER DATABASE this SET enable_indexscan = off": "slow requests down: enable_indexscan = off",
-    "ALTER DATABASE this SET log_statement = 'all'": "the server's log gets parameters",
+    **{f"ALTER DATABASE this SET {each} = off": f"slow requests down: {each} = off" for each in SLOW},
+    **{f"ALTER DATABASE this SET {each}": "the server's log gets parameters" for each in LOGGED},
+    "ALTER DATABASE this SET log_statement = 'ddl'": None,
     f"ALTER ROLE {LOGIN} CONNECTION LIMIT 3": "the login may have 3:",
     "CREATE PUBLICATION every FOR ALL TABLES": None,
     "CREATE STATISTICS public.both ON preset, revision_number FROM stacks": None,
