@@ -110,6 +110,11 @@ def test_erased_and_overwritten_are_recovered(shell):
     url, copy = shell.source, shell.variables["COPY"]
     with operating(url) as operator:
         assert erasure.erase(operator, MANAGER_ID, MANAGER, lambda *_: None).stacks == 2
+    for taken in (f"'{MANAGER}', 'new'", f"gen_random_uuid(), 'id:{MANAGER}'"):
+        sql(url, f"INSERT INTO stackmgr.managers VALUES (gen_random_uuid(), {taken})")
+        with pytest.raises(AssertionError, match="duplicate key value violates unique constraint"):
+            shell.run(COPY_MANAGER + RECOVER_MANAGER)
+        sql(url, "DELETE FROM stackmgr.managers WHERE identity_id IN ('new', %s)", f"id:{MANAGER}")
     shell.run(COPY_MANAGER + RECOVER_MANAGER)
     assert saved(url) == saved(copy)
     sql(url, OVERWRITE, STACK)

@@ -203,6 +203,13 @@ def test_reused_process_id_is_left_alone(made):
         stranger.kill()
 
 
+def test_session_does_not_delay_a_stop(made):
+    with EmbeddedPostgres(made) as server:
+        session = psycopg.connect(server.url("postgres"))
+    session.close()
+    assert "received fast shutdown request" in (made / "server.log").read_text()
+
+
 @pytest.mark.parametrize("start", [EmbeddedPostgres, lambda at: service._served(free_port(), "", at / "pid")])
 def test_signal_at_a_start_leaves_no_process(made, monkeypatch, start):
     @contextmanager

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.support.processes import completed
-from tests.support.releases import ROOT
+from tests.support.releases import ROOT, copy_source
 
 KEPT = """
 PYTHON PYENV_VERSION LD_LIBRARY_PATH XDG_CONFIG_HOME TMPDIR LANG TERM CI https_proxy NO_PROXY SSL_CERT_FILE
@@ -57,9 +57,17 @@ def test_of_pips_settings_only_sources_remain(tmp_path, section):
     if section == "variables":
         environ |= {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
     printed = sourced(f"pip_of {shlex.quote(sys.prefix)} config list", **environ)
-    found = {
-        name.removeprefix(":env:.") for name in (line.partition("=")[0] for line in printed.splitlines())
-    }
+    found = {name.removeprefix(":env:.") for name in (row.partition("=")[0] for row in printed.splitlines())}
     assert found >= SOURCES.keys()
     assert not found & {*PIP, f"{section}.user"}
     assert f":env:.index-url='{SOURCES['index-url']}'\n" in printed
+
+
+def test_an_installation_is_repeated_when_what_it_follows_from_changes(tmp_path):
+    copy_source(tmp_path / "one")
+    given = "deploy/locks/build.txt deploy/locks/test.txt setup.cfg pyproject.toml stackmgr/__init__.py"
+    changes = ["", *(f"echo >>{name}" for name in given.split()), "mv ../one ../two; cd ../two"]
+    changes += ["mkdir -p .venv/lib/python3.11/site-packages/new.dist-info", ""]
+    states = [sourced(f"cd '{tmp_path}'/*\n{change}\nstate test") for change in changes]
+    assert len({*states}) == len(states) - 1
+    assert states[-1] == states[-2]

@@ -46,6 +46,15 @@ def test_compose_has_the_images_command():
     assert int(service["stop_grace_period"].removesuffix("s")) > GRACEFUL_TIMEOUT_SECONDS
 
 
+def test_a_container_waits_for_what_it_needs():
+    assert {name: each["depends_on"] for name, each in SERVICES.items() if "depends_on" in each} == {
+        "operator": {"postgres": {"condition": "service_healthy"}},
+        "service": {"operator": {"condition": "service_completed_successfully"}},
+        # It resolves the address once.
+        "nginx": {"service": {"condition": "service_healthy", "restart": True}},
+    }
+
+
 def test_container_writes_nowhere_and_is_bounded():
     for name in ("operator", "service"):
         assert SERVICES[name]["secrets"] == [f"{name}_password"]
@@ -97,8 +106,12 @@ def test_pod_has_no_rights_and_one_secret(kind, secret):
     pod = PODS[kind]["spec"]
     [container] = pod["containers"]
     assert container["image"].endswith(f"/stackmgr:{stackmgr.__version__}")
-    assert pod["securityContext"]["runAsNonRoot"] is True
     user = pod["securityContext"]["runAsUser"]
+    as_user = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)  # the last may read the secret
+    assert pod["securityContext"] == as_user | {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     assert user > 0
     assert f"\nUSER {user}:{user}\n" in CONTAINERFILE
     bounds = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
