@@ -154,7 +154,8 @@ def as_operator(dba: Dba, text: str, service: str, operator: str) -> subprocess.
     text = f"cd '{dba.folder}'\n{journal}\n{block('Runbook', 'stackmgr() {')}\n{text}"
     text = text.replace("/etc/stackmgr", str(dba.folder))
     text = re.sub(r"/opt/stackmgr/\S+?/bin", str(Path(sys.executable).parent), text)
-    text = text.replace("/opt/stackmgr/current", str(ROOT))
+    text = re.sub('(?<!")/opt/stackmgr/current', shlex.quote(str(ROOT)), text)
+    text = text.replace("/opt/stackmgr/current", str(ROOT))  # in quotes
     return completed(["/bin/sh", "-c", text])
 
 

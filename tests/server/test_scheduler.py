@@ -88,7 +88,7 @@ def test_a_turn_removes_few_deadlines_of_waits_that_have_ended(pair, monkeypatch
         scheduled.forget(descriptor)
     scheduled.run(lambda: left.append(len(scheduled._times)) or len(left) < 4, lambda: 0.0)
     assert 1000 < left[0] < 1010  # those in a lane share a few times
-    assert left[1:] == [left[0] - 128, left[0] - 256, left[0] - 384]
+    assert left[1:] == [left[0] - 64, left[0] - 128, left[0] - 192]
 
 
 def test_a_thread_that_is_never_idle_resumes_after_5_ms(monkeypatch):
