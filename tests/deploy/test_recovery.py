@@ -147,7 +147,7 @@ def test_rehearsal_of_recoveries_at_random(host):
         if failed:
             errors += 1
             assert kind, failed
-            assert host.recover(time=time, timeline=chosen) == []
+            assert host.recover(time=time, timeline=chosen) == [], (seed, kind, failed)
         assert host.rows() == [row for row, _ in expected], (chosen, time, kind)
         timeline = host.timeline()
         history[timeline] = list(expected)
