@@ -129,7 +129,8 @@ class Scheduler:
         """End a wait for a descriptor, which is closed or watched anew."""
         self.watched.pop(descriptor, None)
         waiter, _ = self._waiters.pop(descriptor, (None, None))
-        self._end_deadline(waiter)
+        if waiter is not None:
+            self._end_deadline(waiter)
         if isinstance(waiter, greenlet):
             self.until_idle.append(waiter)
 
@@ -197,9 +198,8 @@ class Scheduler:
         self._due[deadline][waiter] = descriptor
         self._deadlines[waiter] = deadline
 
-    def _end_deadline(self, waiter: "Waiter | None") -> None:
-        if waiter in self._deadlines:
-            del self._due[self._deadlines.pop(waiter)][waiter]
+    def _end_deadline(self, waiter: Waiter) -> None:
+        del self._due[self._deadlines.pop(waiter)][waiter]
 
     def wait(self, seconds: float) -> bool:
         """Let other greenlets run; return whether this one was resumed within *seconds*."""

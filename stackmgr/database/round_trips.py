@@ -86,8 +86,8 @@ class _Lane:
         if batch is not None and batch.parameter_bytes + size > _MAX_PARAMETER_BYTES:
             self.close(batch)
         if self._open is None:
-            batch = self._open = _Batch()
-            batch.is_gathered = Signal()
+            self._open = _Batch()
+            self._open.is_gathered = Signal()
         batch = self._open
         batch.requests.append(request)
         batch.parameter_bytes += size
@@ -140,8 +140,7 @@ class _Lane:
         if self._line:
             self.under_way.append(self._line.popleft())
             self.under_way[-1].may_leave.set()
-        if self._open is not None:
-            self._let_leave()
+        self._let_leave()
 
 
 class RoundTrips:
@@ -211,7 +210,7 @@ class RoundTrips:
     def _run_alone(self, lane: _Lane, execution: Execution, deadline: float) -> list[Row]:
         batch, lanes = _Batch(), [lane] if has_scheduler() else []
         batch.requests.append(_Request(execution))
-        if self._alone and lanes and execution.statement.writes and (own := self._own_lane(execution)):
+        if lanes and execution.statement.writes and (own := self._own_lane(execution)):
             lanes.insert(0, own)
         self._lead(lanes, batch, deadline)
         return batch.requests[0].rows or []
