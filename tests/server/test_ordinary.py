@@ -129,11 +129,12 @@ def test_a_response_has_its_date(memory):
 
 
 def test_expect_100_continue(memory):
-    head, _, body = post("/echo", b"x" * 10, "Expect: 100-continue").partition(b"\r\n\r\n")
-    client = memory.connect(head + b"\r\n\r\n")
-    assert client.read_all() == b"HTTP/1.1 100 Continue\r\n\r\n"
-    client.send(body[:5], body[5:])
-    assert client.response().json["length"] == 10
+    for sent in (chunked("/echo", b"x" * 10), post("/echo", b"x" * 10)):
+        head, _, body = sent.replace(b"\r\n", b"\r\nExpect: 100-continue\r\n", 1).partition(b"\r\n\r\n")
+        client = memory.connect(head + b"\r\n\r\n")
+        assert client.read_all() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(body[:5], body[5:])
+        assert client.response().json["length"] == 10
     for sent in (head + b"\r\n\r\n" + body, get("/", "Expect: 100-continue")):  # is complete at once
         assert memory.connect(sent).read_all().startswith(b"HTTP/1.1 200")
     large = b"POST /reject HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n"
