@@ -52,9 +52,11 @@ def _token(entry: Any, where: str, problems: list[str]) -> Token | None:
     if not isinstance(entry, dict):
         problems.append(f"{where} is not an object")
         return None
-    symbol, address = entry.get("symbol"), entry.get("address")
+    symbol, name, address = entry.get("symbol"), entry.get("name", ""), entry.get("address")
     if not isinstance(symbol, str) or not symbol:
         problems.append(f"{where} has no symbol")
+    if not isinstance(name, str):
+        problems.append(f"{where} has a name that is not a string")
     if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
         problems.append(f"{where} has no address of the form 0x and 40 hexadecimal digits")
         return None
@@ -62,7 +64,7 @@ def _token(entry: Any, where: str, problems: list[str]) -> Token | None:
         problems.append(f"{where}: the address does not match its EIP-55 checksum")
     if address == "0x" + 40 * "0":
         problems.append(f"{where} is the zero address, which is not a token")
-    return Token(str(symbol), entry.get("name", ""), address.lower(), checksummed)
+    return Token(str(symbol), name, address.lower(), checksummed)
 
 
 def _read(document: Any, problems: list[str]) -> tuple[dict[str, Token], Token | None]:
