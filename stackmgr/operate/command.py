@@ -131,10 +131,9 @@ def database_url() -> str:
 
 
 def accept_any_text() -> None:
-    """Let standard output and standard error take every character, whatever their encoding."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    """Let standard output take every character, whatever its encoding, as standard error does."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def discard() -> None:

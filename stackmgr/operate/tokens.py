@@ -11,15 +11,14 @@ from stackmgr.stacks import whitelist
 
 def _list(arguments: argparse.Namespace) -> None:
     listed = whitelist.load(arguments.file) if arguments.file else whitelist.load_configured()
-    tokens = sorted(listed.tokens.values(), key=lambda token: token.symbol)
     documents = (
         {"symbol": printable(each.symbol), "name": printable(each.name), "address": each.checksummed}
-        for each in tokens
+        for each in sorted(listed.tokens.values(), key=lambda token: token.symbol)
     )
     command.print_documents(arguments, documents)
     if not arguments.json:
         command.print_note(
-            f"{len(tokens)} tokens of chain {CHAIN_ID} in {listed.path}. "
+            f"{TOKEN_COUNT} tokens of chain {CHAIN_ID} in {listed.path}. "
             f"The settlement asset {printable(listed.settlement.symbol)} is not one of them."
         )
 
