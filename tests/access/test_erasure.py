@@ -5,6 +5,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import create_autospec, patch
 from uuid import uuid4
 
@@ -182,6 +183,24 @@ def test_rows_that_appear_meanwhile_are_deleted(busy_manager, make_client, erase
 
     assert erase(*busy_manager, write).stacks == 4
     assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
+
+
+def test_progress_is_printed_each_five_seconds(monkeypatch, capsys):
+    progress = erasure.Progress()
+    for moment, remark in (
+        (100.0, ""),
+        (104.9, ""),
+        (105.0, ""),
+        (106.0, "waiting"),
+        (110.9, ""),
+        (111.0, ""),
+    ):
+        monkeypatch.setattr(erasure, "time", SimpleNamespace(monotonic=lambda: moment))  # noqa: B023
+        progress(int(moment), 1000, remark)
+    printed = re.findall(
+        r"^(\d+ of about 1,000 rows deleted|waiting)$", capsys.readouterr().err, re.MULTILINE
+    )
+    assert [line[:7] for line in printed] == ["100 of ", "105 of ", "waiting", "111 of "]
 
 
 def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):

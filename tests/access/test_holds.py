@@ -105,9 +105,9 @@ def test_hold_and_erasure_wait_for_each_other(manager, operators, until_one_wait
             erasure.erase(one, *manager, erasure.Progress())
         erasure.release(one, manager[0])
         with one.transaction():
-            erasure.hold(one, manager[0], "case 18")
+            erasure.hold(one, manager[0], "case\x1b18")
             step = threads.submit(erasure._delete_rows, two, manager[0], erasure.Progress())
             until_one_waits()
-        with pytest.raises(CommandError, match="case 18"):
+        with pytest.raises(CommandError, match=r"case\\x1b18"):
             step.result(30)
     assert rows() == [3, 3, 3]

@@ -172,11 +172,17 @@ def test_issue_for_scripts_prints_one_document(command, given, printed):
     assert issued_json.err == ""
     assert issued_json.json.keys() == {"key", "key_id", "expires_at"}
     assert issued_json.json["expires_at"] == printed
+    rotate = ("rotate", issued_json.json["key_id"], "--overlap", "3600", "--expires-at", given)
+    successor = command("keys", *rotate, "--json").json
+    assert successor.keys() == {*issued_json.json, "predecessor_expires_at"}
+    assert successor["expires_at"] == printed
+    left = datetime.fromisoformat(successor["predecessor_expires_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=59) < left < timedelta(minutes=61)
 
 
 def test_list_shows_everything_except_the_key(command):
     external_id = str(uuid4())
-    options = ("--quota", "100/10", "--label", "robot äöü")
+    options = ("--quota", "1/86400", "--label", "robot äöü")
     key = command("keys", "issue", "--external-id", external_id, *options).out.strip()
     (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record.pop("key_id")
@@ -184,13 +190,13 @@ def test_list_shows_everything_except_the_key(command):
     assert record == {
         **dict.fromkeys(("expires_at", "revoked_at", "last_used_hour", "successor_id")),
         "external_id": external_id, "state": "valid", "last_four": key[-4:], "label": "robot äöü",
-        "quota": "100/10",
+        "quota": "1/86400",
     }  # fmt: skip
     listed = command("keys", "list")
     assert key not in listed.out
     (line,) = (line for line in listed.out.splitlines() if external_id in line)
     assert line.split("\t")[2:4] == ["valid", key[-4:]]
-    assert line.split("\t")[-3:] == ["100/10", "-", "robot äöü"]
+    assert line.split("\t")[-3:] == ["1/86400", "-", "robot äöü"]
 
 
 def test_key_is_issued_by_the_manager_id(command, client):

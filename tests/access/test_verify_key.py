@@ -27,8 +27,8 @@ def test_verify_key_leaves_no_trace(command, contents):
     external_id = str(uuid4())
     issued = command("keys", "issue", "--external-id", external_id, "--quota", "1/60", "--json").json
     before = contents()
-    for _ in range(2):
-        result = command("verify-key", "--json", stdin=issued["key"])
+    for end in ("", "\r\n"):
+        result = command("verify-key", "--json", stdin=issued["key"] + end)
         assert result.status == 0
         document = result.json
         assert document.pop("duration_ms") > 0
@@ -37,6 +37,8 @@ def test_verify_key_leaves_no_trace(command, contents):
             "accepted": True, "status": 200, "key_id": issued["key_id"], "external_id": external_id,
             "identity_id": f"stackmgr:{external_id}",
         }  # fmt: skip
+    text = command("verify-key", stdin=issued["key"]).out
+    assert text.endswith("\nmanager_id\t- (the first request creates the record)\n")
     assert contents() == before
     (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record["last_used_hour"] is None

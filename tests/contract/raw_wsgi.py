@@ -25,11 +25,6 @@ class Input:
         self.bytes_read += len(piece)
         return piece
 
-    def readline(self) -> bytes:
-        raise NotImplementedError
-
-    readlines = __iter__ = readline
-
 
 def call(app: Application, client: Client, method, path, body: Input, **environ: str | bool) -> TestResponse:
     """Send *body* as a request of *client*'s; *environ* says all that is known of its length and its type."""

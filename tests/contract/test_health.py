@@ -14,6 +14,7 @@ from stackmgr import __version__, paths
 from stackmgr.database.pool import Database
 from stackmgr.http import health
 from stackmgr.operate import migrations
+from tests.support.client import check_response
 from tests.support.greenlets import in_greenlets
 from tests.support.recorder import opened
 
@@ -50,9 +51,10 @@ def test_a_slow_scrape_delays_no_other():
         assert not scrape.done()
         ends.set()
         assert scrape.result().status_int == 200
+    assert app.head("/metrics").status_int == 200
 
 
-def test_a_worker_that_can_write_is_ready(admin_app, database_url, monkeypatch):
+def test_a_worker_that_can_write_is_ready(admin_app, database_url, server_url, admin, monkeypatch):
     def assert_not_ready(url: str, reason: str, **options: float) -> None:
         response = admin_app(url, **options).get("/ready", status=503)
         assert response.json == {"status": "not ready", "reason": reason}
@@ -61,12 +63,18 @@ def test_a_worker_that_can_write_is_ready(admin_app, database_url, monkeypatch):
     assert migrations.available()[-1].version == required
     for version in (required, required - 1):
         monkeypatch.setattr(paths, "schema_version", lambda: version)  # noqa: B023 - called at once
-        assert admin_app(database_url).get("/ready").json == {"status": "ready"}
+        running = admin_app(database_url)
+        assert running.get("/ready").json == {"status": "ready"}
+    admin.execute("REVOKE SELECT ON stackmgr.stacks FROM stackmgr_app")
+    assert_not_ready(database_url, "stackmgr_app lacks SELECT ON stackmgr.stacks: run 'stackmgr migrate'")
+    admin.execute("GRANT SELECT ON stackmgr.stacks TO stackmgr_app")
     read_only = make_conninfo(database_url, options="-c default_transaction_read_only=on")
     assert_not_ready(read_only, "the database accepts no writes")
     assert_not_ready("host=/nowhere", "the database does not respond", deadline=1.0)
+    assert_not_ready(server_url, "the database rejects it: 42P01")
     monkeypatch.setattr(paths, "schema_version", lambda: required + 1)
     assert_not_ready(database_url, "the schema is older than the service")
+    assert running.get("/ready").status_int == 200  # the files of the next release do not count
 
 
 @pytest.mark.parametrize("path", ["/live", "/ready"])
@@ -81,4 +89,5 @@ def test_the_operators_listener_is_only_read(admin_app, database_url, path):
         assert response.json["message"] == "The method is not allowed for this resource."
     for missing in ("/", "/metrics", "/manager/stacks"):  # it has no metrics
         for method in ("GET", "POST"):
-            assert app.request(missing, method=method, status=404).json["code"] == "not_found"
+            error = app.request(missing, method=method, status=404)
+            check_response(method, missing, 404, error.headers, error.body)

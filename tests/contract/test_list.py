@@ -31,7 +31,6 @@ def test_pages_have_25_or_up_to_100_stacks(client):
 
 ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
 CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))
-BUT_ONE = CURSOR[:-1]
 
 
 @pytest.mark.parametrize("text", ["1", "2", "7", "007", "0" * 5000 + "9", "100", "%37", "0%31"])
@@ -51,12 +50,8 @@ OTHER_LIMITS = {
 OTHER_CURSORS = {
     "other texts": ("", "%20", "null", "0", "-1", "1", str(ID), "2026-03-01T12:30:15.123456Z"),
     "JSON": ("%7B%22id%22%3A1%7D",),
-    "another length": (BUT_ONE, CURSOR[1:], CURSOR + "A", f"{CURSOR},{CURSOR}", "1" + "A" * 5000),
-    "more at an end": (*(CURSOR + end for end in ("%3D", "=", "%0A", "+")), "+" + CURSOR),
-    "another version": ("0" + CURSOR[1:], "2" + CURSOR[1:], "%D9%A1" + CURSOR[1:]),
-    "another alphabet": [BUT_ONE + end for end in ("%2B", "%2F", "!", "%00", "%C3%A9", "%FF")],
-    "malformed escapes": (CURSOR[:-2] + "%", CURSOR[:-2] + "%4"),
-    "out of range": ("1" + "_" * 32, "1gA" + "A" * 30),
+    "another one": (*(CURSOR + end for end in ("A", "%3D", "=", "%0A", "+")), "+" + CURSOR, "1" + "_" * 32),
+    "malformed escapes": (CURSOR[:-2] + "%", CURSOR[:-2] + "%4", CURSOR[:-1] + "%FF"),
 }
 OTHER_QUERIES = {
     "another case": ("Limit=5", "LIMIT=5", f"Cursor={CURSOR}"),
@@ -149,6 +144,7 @@ def test_a_walk_meets_the_longest_names(client, save, limit):
 
 # Between the two statements of the first page, which see different snapshots, another writer
 # changes the stacks at these places of the list; then each page has the stacks of these places.
+ERASED = ("stacks", "stack_revisions", "creation_receipts")  # the last one first
 IN_BETWEEN = {
     "a name gets long": ([1], ["UPDATE stackmgr.stacks SET name = repeat('x', 262144)"], [[0], [1], [2]]),
     "the long name gets short": ([1], ["UPDATE stackmgr.stacks SET name = 'short'"], [[0, 1], [2]]),
@@ -157,11 +153,7 @@ IN_BETWEEN = {
         ["UPDATE stackmgr.stacks SET created_at = '2999-01-01'"],
         [[2, 0], [1]],
     ),
-    "all are erased": (
-        [0, 1, 2],
-        list(map("DELETE FROM stackmgr.{}".format, ("stacks", "stack_revisions", "creation_receipts"))),
-        [[]],
-    ),
+    "all are erased": ([0, 1, 2], [f"DELETE FROM stackmgr.{table}" for table in ERASED], [[]]),
 }
 
 

@@ -113,11 +113,7 @@ OF_A_BODY = (ANNOUNCED, KEY, *BODY_FAULTS[:2], *BODY_FAULTS[4:])
 INVALID = [
     malformed(Draft("POST", STACKS, b"{}"), *OF_A_BODY),
     malformed(Draft("PATCH", f"{STACKS}/1", b"{}"), *OF_A_BODY),
-    *(
-        Draft(method, f"{STACKS}{rest}")
-        for method in ("GET", "HEAD")
-        for rest in ("?limit=0", "?cursor=", "/1")
-    ),
+    *(Draft(method, STACKS + rest) for method in ("GET", "HEAD") for rest in ("?limit=0", "?cursor=", "/1")),
 ]
 
 

@@ -5,14 +5,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastjsonschema import JsonSchemaValueException
 
 from stackmgr import paths
 from stackmgr.http.requests import compile_schema
 from stackmgr.http.schemas import read_schema
 from stackmgr.limits import MAX_PAGE_SIZE, TOKEN_COUNT, TOTAL_BPS
+from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STATUS
-from tests.support.examples import PRESETS
+from tests.support.examples import ADDRESSES, CONFIGURATION, PRESETS, spread
 
+ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 NAMES = sorted(path.name for path in paths.directory("schemas").glob("*.json") if "openapi" not in path.name)
 PARTS = read_schema("stack_parts.json")["definitions"]
 MIGRATIONS = "".join(
@@ -35,7 +38,8 @@ def test_an_object_of_a_schema_has_no_other_members(name):
     for schema in subschemas(read_schema(name)):
         if schema.get("type") == "object":
             assert schema["additionalProperties"] is False
-            assert set(schema.get("required", ())) <= schema["properties"].keys()
+            required = set() if schema.get("minProperties") else schema["properties"].keys()
+            assert set(schema.get("required", ())) == required
         assert "$ref" in schema or schema["description"]
 
 
@@ -57,6 +61,16 @@ def test_the_presets_are_those_of_the_tables():
     stated = ", ".join(f"'{preset}'" for preset in presets)
     assert re.findall(r"preset_is_known CHECK \(VALUE IN \(([^)]*)\)\)", MIGRATIONS)[-1] == stated
     assert presets == list(PRESETS)
+
+
+def test_a_response_has_lowercase_ids_and_addresses():
+    validate = compile_schema("stack.json")
+    returned = {"id": ID, "current_revision_id": ID} | CONFIGURATION | {"allocation": spread(ADDRESSES)}
+    validate(returned)
+    checksummed = {"allocation": spread(map(eip55, ADDRESSES))}
+    for changed in ({"id": ID.upper()}, {"current_revision_id": f"{ID} "}, checksummed):
+        with pytest.raises(JsonSchemaValueException):
+            validate(returned | changed)
 
 
 def test_requests_and_responses_have_one_shape():

@@ -36,8 +36,7 @@ CHECK (VALUE IN ('hourly', 'daily', 'weekly', 'monthly')) NOT VALID;
 FAULTS = {
     "a blank name": (both("name = U&'\\2003 '"), "name"),
     "an unknown preset": (both("preset = 'yearly'") + RULED_AGAIN, "preset"),
-    "no name": (both("name = NULL"), "name"),
-    "no preset": (both("preset = NULL"), "preset"),
+    "no name": (both("name = NULL"), "name"), "no preset": (both("preset = NULL"), "preset"),
     "no allocation": (both("allocation = NULL"), "allocation"),
     "no current name": (update("stacks", "name = NULL"), "current_row"),
     "a total of 9999": (both(weights((AMD, 4000), (AAPL, 5999))), "allocation"),

@@ -22,9 +22,8 @@ PARTS = [
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "required: COMMAND"), (("keys",), "required: COMMAND"),
-        (("serve",), "invalid choice: 'serve'"), (("migrate", "now"), "unrecognized arguments: now"),
-        (("keys", "issue"), "required: --external-id"),
+        ((), "required: COMMAND"), (("keys",), "required: COMMAND"), (("serve",), "invalid choice: 'serve'"),
+        (("migrate", "now"), "unrecognized arguments: now"), (("keys", "issue"), "required: --external-id"),
         (("keys", "issue", "--external-id", EXTERNAL_ID.replace("-", "")), NO_UUID),
         (("keys", "issue", "--external-id", f"{{{EXTERNAL_ID}}}"), NO_UUID),
         (("keys", "issue", "--external-id", f"{EXTERNAL_ID}\n"), NO_UUID),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.operate import erasure
+from stackmgr.operate import check, erasure, migrations
 from stackmgr.operate.operator import NO_SCHEMA
 from stackmgr.settings import OPTIONS
 from tests.operate.saved import MANAGER, MANAGER_ID
@@ -93,7 +94,7 @@ def reader_login(server_url: str, database_url: str) -> Iterator[str]:
         yield name
 
 
-def test_migrate_brings_the_schema_up_to_date(run, server_url, database_url):
+def test_migrate_brings_the_schema_up_to_date(run, server_url, monkeypatch):
     with new_database(server_url) as url:
         assert problems(run("keys", "list", url=url)) == [NO_SCHEMA]
         found = run("check", "--json", url=url)
@@ -112,6 +113,8 @@ def test_migrate_brings_the_schema_up_to_date(run, server_url, database_url):
         with psycopg.connect(url) as admin:
             admin.execute(b"ALTER TABLE stackmgr.api_keys DROP COLUMN label CASCADE")
         assert problems(run("keys", "list", url=url)) == [NO_SCHEMA]
+    monkeypatch.setattr(migrations, "apply", lambda *_, wait_seconds, report: report(f"{wait_seconds}") or [])
+    assert run("migrate", "--wait", "7").err == "stackmgr: 7\n"
 
 
 def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_run):
@@ -174,22 +177,27 @@ def test_outage_is_no_rejection_of_a_key(run, database_url, reader_login):
     assert found in problems(ended)
 
 
-def test_check_finds_a_wrong_number_of_workers(run, database_url, service_login):
-    for workers in ("two", "", "0", "-1", "1.5"):
-        checked = run("check", url=make_conninfo(database_url, user=service_login), WEB_CONCURRENCY=workers)
-        assert problems(checked, 3) == ["WEB_CONCURRENCY must be a whole number from 1 to 999"]
+def test_check_finds_a_wrong_number_of_workers(run, server_url, service_login):
+    for workers in ("two", "", "0", "-1", "1.5", "1000"):
+        checked = run("check", url=make_conninfo(server_url, user=service_login), WEB_CONCURRENCY=workers)
+        # The database is examined all the same.
+        assert problems(checked, 3) == ["WEB_CONCURRENCY must be a whole number from 1 to 999", NO_SCHEMA]
 
 
 def test_check_warns_of_needless_rights(run, database_url, server_url):
+    opened = "this host opens up to 16 connections, and the login may have 15"
     of_public = "privileges of PUBLIC on the database: CONNECT, TEMPORARY"
     unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2", "STACMGR_TOKENS": "x", "CONCURRENCY": "7"}
-    with login(server_url, "IN ROLE stackmgr_owner, stackmgr_app") as name:
+    with login(server_url, "CONNECTION LIMIT 15 IN ROLE stackmgr_owner, stackmgr_app") as name:
         url = make_conninfo(database_url, user=name)
-        checked = run("check", url=url, WEB_CONCURRENCY="2", **unread)
+        assert "this host opens" not in run("check", url=url).out
+        checked = run("check", url=url, WEB_CONCURRENCY="2", PGSSLMODE="prefer", **unread)
     assert (checked.status, checked.err) == (0, "")
-    assert checked.out.splitlines()[-7:] == [
+    assert checked.out.splitlines()[-9:] == [
         "warning: the login may assume stackmgr_owner: the service needs stackmgr_app only",
+        f"warning: {opened}: lower STACKMGR_DATABASE_CONNECTIONS",
         f"warning: the schema differs from the release's: {of_public}; the release: has none",
+        "warning: PGSSLMODE completes STACKMGR_DATABASE_URL",
         "warning: CONCURRENCY is no setting and is ignored; did you mean WEB_CONCURRENCY?",
         "warning: STACKMGR_CONCURENCY is no setting and is ignored; did you mean STACKMGR_CONCURRENCY?",
         "warning: STACKMGR_X is no setting and is ignored",
@@ -198,7 +206,7 @@ def test_check_warns_of_needless_rights(run, database_url, server_url):
     ]
 
 
-def test_check_prints_every_setting_and_no_secret(run):
+def test_check_prints_every_setting_and_no_secret(run, monkeypatch):
     secrets = {"STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "hunter3"}
     shown = run("check", url=f"{NOWHERE}?sslpassword=hunter4", STACKMGR_CONCURRENCY="7", **secrets)
     assert (shown.status, "Connection refused" in shown.err) == (1, True)
@@ -212,12 +220,26 @@ def test_check_prints_every_setting_and_no_secret(run):
     document = run("check", "--json")
     assert (document.status, document.json["ok"]) == (1, False)
     assert {each["variable"] for each in document.json["settings"]} == rows.keys() - {"VARIABLE"}
+    monkeypatch.setattr(os, "isatty", lambda fd: fd == 1)
+    with pytest.raises(SystemExit, match="only gunicorn's master runs this module"):
+        check.check_start()
 
 
-def test_output_that_nobody_reads_is_an_error(run, database_url):
+def test_ctrl_c_during_the_imports_prints_nothing():
+    interrupts = 'type("", (), {"find_spec": lambda *_: signal.raise_signal(signal.SIGINT)})()'
+    script = (
+        f"import signal, sys; from stackmgr.__main__ import main; sys.meta_path[:0] = [{interrupts}]; main()"
+    )
+    assert process(command=(sys.executable, "-c", script)) == Outcome(-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"), [("} | true", []), ("} >/dev/full", ["standard output: No space left on device"])]
+)
+def test_output_that_cannot_be_written_is_an_error(run, database_url, ends, said):
     run("keys", "issue", "--external-id", str(uuid4()), url=database_url)
-    shell = ("/bin/sh", "-c", '{ "$@"; echo "stackmgr: $?" >&2; } | true', "sh", COMMAND)
-    assert problems(process("keys", "list", url=database_url, command=shell), 0) == ["1"]
+    shell = ("/bin/sh", "-c", f'{{ "$@"; echo "stackmgr: $?" >&2; {ends}', "sh", COMMAND)
+    assert problems(process("keys", "list", url=database_url, command=shell), 0) == [*said, "1"]
 
 
 @pytest.mark.parametrize(("target", "form"), [(">/dev/full", ["--json"]), ("| true", []), (">&-", [])])

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from stackmgr.errors import CommandError
 from stackmgr.operate import keys
 from stackmgr.operate.command import print_table
-from stackmgr.operate.operator import operating, reading, time_limit
+from stackmgr.operate.operator import operating, time_limit
 from tests.operate import saved
 from tests.operate.saved import MANAGER, MANAGER_ID, OTHER_MANAGER, OTHER_MANAGER_ID, PRODUCTION, SUPPORT
 from tests.support.examples import TOKENS
@@ -73,18 +73,28 @@ def test_long_table_is_printed_in_blocks(is_terminal, capsys, monkeypatch):
     assert len(text.splitlines()) == 3000
 
 
-def test_settings_of_a_login_change_no_transaction(saved_url):
-    given = "-c statement_timeout=9s -c lock_timeout=9s -c default_transaction_isolation=read\\ committed"
-    given += " -c synchronous_commit=off -c client_min_messages=error -c search_path=public"
-    expected = {
-        "transaction_read_only": "on", "transaction_isolation": "repeatable read",
-        "role": "stackmgr_reader", "statement_timeout": "0", "lock_timeout": "10s",
-        "synchronous_commit": "on", "client_min_messages": "warning", "search_path": "pg_catalog",
-    }  # fmt: skip
-    with reading(make_conninfo(saved_url, options=given)) as reader:
-        run = reader._connection.execute
+# Of each setting what the login has, and what a transaction has all the same.
+SETTINGS = {
+    "statement_timeout": ("9s", "0"), "lock_timeout": ("9s", "10s"), "synchronous_commit": ("off", "on"),
+    "client_min_messages": ("error", "warning"), "search_path": ("public", "pg_catalog"),
+    "timezone": ("Asia/Kolkata", "UTC"), "transaction_timeout": ("9s", "0"), "jit": ("on", "off"),
+}  # fmt: skip
+OF_READER = {"read_only": ("off", "on"), "isolation": (r"read\ committed", "repeatable read")}
+OF_OWNER = {"read_only": ("on", "off"), "isolation": ("serializable", "read committed")}
+
+
+@pytest.mark.parametrize(("role", "own"), [("stackmgr_reader", OF_READER), ("stackmgr_owner", OF_OWNER)])
+def test_settings_of_a_login_change_no_transaction(saved_url, role, own):
+    with psycopg.connect(saved_url) as admin:
+        is_recent = admin.info.server_version >= 170000
+    settings = {name: SETTINGS[name] for name in SETTINGS if is_recent or "transaction" not in name}
+    given = " ".join(f"-c {name}={value}" for name, (value, _) in settings.items())
+    given += "".join(f" -c default_transaction_{name}={value}" for name, (value, _) in own.items())
+    expected = settings | {f"transaction_{name}": each for name, each in own.items()} | {"role": (None, role)}
+    with operating(make_conninfo(saved_url, options=given), role) as operator, operator.transaction():
+        run = operator._connection.execute
         found = {name: run("SELECT current_setting($1)", [name]).fetchone()[0] for name in expected}
-    assert found == expected
+    assert found == {name: value for name, (_, value) in expected.items()}
 
 
 STATE = b"SELECT current_user, current_setting('role') AS role, current_setting('search_path') AS path"

@@ -78,8 +78,7 @@ def test_each_file_stops_at_its_first_error(run_psql, saved_url):
         *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("request", "tokens", "key")),
         ("stack", {"stack": MISSING}, "no such stack"),
         ("stack", {"stack": STACK, "manager": OTHER_MANAGER_ID}, "no such stack"),
-        ("stack", {"stack": "'; SELECT 1 --"}, NO_ID),
-        ("receipt", {"manager": MANAGER}, "which key"),
+        ("stack", {"stack": "'; SELECT 1 --"}, NO_ID), ("receipt", {"manager": MANAGER}, "which key"),
         ("receipt", {"manager": MISSING, "key": "a"}, "no such manager"),
         ("find", {"manager": MISSING}, "no such manager"),
         ("request", {"request": "a", "manager": MISSING}, "no such manager"),
@@ -87,7 +86,7 @@ def test_each_file_stops_at_its_first_error(run_psql, saved_url):
         ("tokens", {"whitelist": "/nowhere"}, "the whitelist cannot be read: name a file"),
         ("tokens", {"whitelist": SCHEMA}, "the file is not a whitelist of 30 tokens"),
     ],
-)
+)  # fmt: skip
 def test_what_is_missing_or_cannot_be_is_an_error(run_file, saved_url, name, parameters, message):
     ran = run_file(saved_url, name, **parameters)
     assert (ran.status, ran.out) == (3, "")
@@ -192,13 +191,11 @@ def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_saved_url
     ("parameters", "keys"),
     [
         ({"manager": saved.MANAGER_ID}, [PRODUCTION, SUPPORT]),
-        ({"manager": MANAGER, "last_four": "Qq07"}, [SUPPORT]),
-        ({"last_four": "dZFx"}, [PRODUCTION]),
-        ({"last_four": "none"}, []),
-        ({"key": SUPPORT, "manager": saved.OTHER_MANAGER}, []),
+        ({"manager": MANAGER, "last_four": "Qq07"}, [SUPPORT]), ({"last_four": "dZFx"}, [PRODUCTION]),
+        ({"last_four": "none"}, []), ({"key": SUPPORT, "manager": saved.OTHER_MANAGER}, []),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_key_is_found_by_id_or_manager(shown, parameters, keys):
     assert re.findall(r"^key_id\|(.*)$", "\n".join(shown("key", **parameters)), re.MULTILINE) == keys
 

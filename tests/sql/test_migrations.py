@@ -79,14 +79,6 @@ def test_a_session_that_has_the_lock_is_named(own_url, monkeypatch):
             migrations.apply(own_url)
 
 
-def test_changed_file_is_reported(own_url, add):
-    [path] = add(second=EMPTY)
-    migrations.apply(own_url)
-    path.write_text(f"{EMPTY} -- a comment\n")
-    with pytest.raises(CommandError, match=f"{path.stem} is not the one that this database has"):
-        migrations.apply(own_url)
-
-
 def test_a_deadlock_is_repeated_whatever_limits_sessions_have(own_url, add, monkeypatch):
     with psycopg.connect(own_url, autocommit=True) as connection:
         connection.execute(b"CREATE SEQUENCE public.attempts")  # which a rollback does not set back
@@ -168,3 +160,4 @@ def test_a_database_in_another_encoding_is_rejected(server_url):
         with pytest.raises(CommandError, match="the encoding of this database is LATIN1, and must be UTF8"):
             migrations.apply(url)
         assert applied(url) == []
+        assert "the database's encoding is not UTF8" in preflight.examine(url).problems[0]

@@ -1,6 +1,8 @@
 """The check of a database before the service starts."""
 
+from contextlib import nullcontext
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg
@@ -11,8 +13,9 @@ from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations, preflight
-from tests.support.clusters import cluster, new_database
+from tests.support.clusters import accepts, cluster
 from tests.support.server import free_port
+from tests.support.waiting import eventually
 
 
 def damage(url: str, command: str) -> None:
@@ -49,27 +52,45 @@ def test_what_stops_a_start_is_a_problem(own_url, options, command, problem, war
         assert len(found.problems) == len(migrations.available()) - 1
 
 
-def test_unencrypted_connection_is_a_warning():
-    """Another address of this machine is one."""
-    with cluster(None, "listen_addresses=127.0.0.2,127.0.0.1", f"port={free_port()}") as url:
-        for host, is_named in (("127.0.0.2", True), ("127.0.0.1", False), (None, False)):
-            findings = preflight.examine(make_conninfo(url, **({"host": host} if host else {})))
-            assert findings.reachable
-            assert any("not encrypted" in warning for warning in findings.warnings) == is_named
+SERVER = ("listen_addresses=127.0.0.2,127.0.0.1", "fsync=off", "full_page_writes=off", "autovacuum=off",
+    "max_connections=20", "superuser_reserved_connections=13", "reserved_connections=2")  # fmt: skip
+UNSAFE = ["fsync is off on the server", "full_page_writes is off on the server"]
 
 
-@pytest.mark.parametrize(("encoding", "expected"), [("UTF8", "stackmgr migrate"), ("SQL_ASCII", "UTF8")])
-def test_empty_database_is_a_problem(server_url, encoding, expected):
-    with new_database(server_url, encoding=encoding) as url:
-        assert any(expected in problem for problem in preflight.examine(url).problems)
+def test_what_a_server_is_started_with_is_said():
+    """Another address of this machine is another host."""
+    with cluster(None, *SERVER, f"port={free_port()}") as url:
+        for host, connections in (("127.0.0.2", 6), ("127.0.0.1", 5), ("", 0)):
+            found = preflight.examine(
+                make_conninfo(url, **({"host": host} if host else {})), connections=connections
+            )
+            said = " ".join(found.warnings)
+            assert [problem.partition(":")[0] for problem in found.problems[:2]] == UNSAFE
+            assert "slow requests down: autovacuum = off" in said
+            assert ("is not encrypted" in said, "the login may have 5:" in said) == (connections == 6,) * 2
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(b"CREATE ROLE locked LOGIN PASSWORD 'right'")
+            hba = Path(admin.execute(b"SHOW hba_file").fetchone()[0])
+            hba.write_text(f"host all locked all scram-sha-256\n{hba.read_text()}")
+            admin.execute(b"SELECT pg_reload_conf()")
+        locked = make_conninfo(url, host="127.0.0.1", user="locked")
+        eventually(lambda: not accepts(locked))
+        for given in ({}, {"password": "wrong"}):
+            found = preflight.examine(make_conninfo(locked, **given))
+            assert found.reachable
+            assert found.problems[0].startswith("the database rejects the login of STACKMGR_DATABASE_URL: ")
 
 
 @pytest.mark.parametrize(("seconds", "is_reported"), [(-8, True), (0, False), (6, True)])
 def test_a_clock_that_differs_is_a_warning(own_url, monkeypatch, seconds, is_reported):
     clock = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=seconds))
     monkeypatch.setattr(preflight, "datetime", clock)
-    warnings = preflight.examine(own_url).warnings
-    assert any("more than 5 seconds" in warning for warning in warnings) == is_reported
+    limits = []
+    monkeypatch.setattr(preflight, "time_limit", lambda seconds: limits.append(seconds) or nullcontext())
+    for thorough in (False, True):
+        warnings = preflight.examine(own_url, thorough=thorough).warnings
+        assert any("more than 5 seconds" in warning for warning in warnings) == is_reported
+    assert limits == [5.0, 30.0]  # a start waits for it
 
 
 def test_catalog_is_that_of_the_migrations(own_url):

@@ -8,7 +8,7 @@ from typing import Any
 from stackmgr import paths
 from stackmgr.stacks import whitelist
 from stackmgr.stacks.eip55 import eip55
-from tests.support.examples import ADDRESSES, CONFIGURATION, allocation, spread
+from tests.support.examples import ADDRESSES, CHANGED, CONFIGURATION, allocation, spread
 
 _SHIPPED = whitelist.load(paths.DEFAULT_WHITELIST)
 _FIRST, _SECOND, _THIRD = ADDRESSES[:3]
@@ -166,8 +166,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 BODIES: dict[str, tuple[bytes, bytes]] = {
     title: (body, body) for title, body in (NOT_JSON | NOT_AN_OBJECT).items()
 } | {
-    title: (field_text(name, text), body_with({} if name in CONFIGURATION else CONFIGURATION, name, text))
-    for title, (name, text) in FAULTS.items()
+    title: (field_text(name, text), body_with(CHANGED, name, text)) for title, (name, text) in FAULTS.items()
 }
 
 for _field in CONFIGURATION:

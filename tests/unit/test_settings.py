@@ -49,12 +49,6 @@ def test_other_variables_are_ignored():
     assert prepared(**others) == prepared()
 
 
-@pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), ("0004", 4)])
-def test_a_number_is_accepted(text, number):
-    chosen = prepared(**dict.fromkeys(NUMBERS, text))
-    assert (chosen.concurrency, chosen.database_connections, chosen.database_timeout) == (number,) * 3
-
-
 @pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: ascii(text[:5]))
 def test_any_other_number_is_rejected(text):
     for name in NUMBERS:
@@ -81,6 +75,26 @@ def test_an_admin_bind_is_an_address_and_a_port(text):
     assert problems(STACKMGR_ADMIN_BIND=text) == [
         "STACKMGR_ADMIN_BIND must be an address and a port, such as 127.0.0.1:9108"
     ]
+
+
+# What a worker is built of by a setting.
+BUILT = [
+    ("DATABASE_URL", f"{URL}2", "url", f"{URL}2"), ("DATABASE_CONNECTIONS", "1000", "pool_size", 1000),
+    ("DATABASE_TIMEOUT", "0001", "deadline", 1), ("SQL_VARIANT", "citus", "variant", "citus"),
+    ("LOG_FORMAT", "text", "observers", ["text"]), ("LOG_LEVEL", "debug", "observers", ["json"]),
+    *(("LOG_LEVEL", level, "observers", []) for level in ("warning", "error")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "part", "value"), BUILT)
+def test_a_setting_has_its_effect(monkeypatch, name, text, part, value):
+    made = {}
+    monkeypatch.setattr(startup, "Database", lambda url, **parts: made.update(parts, url=str(url)))
+    monkeypatch.setattr(startup, "create_app", lambda **parts: made.update(parts))
+    monkeypatch.setattr(startup.logs, "request_writer", lambda style: style)
+    given = {"STACKMGR_DATABASE_URL": URL, f"STACKMGR_{name}": text}
+    startup.assemble(startup.prepare(given), {}, serves=False)
+    assert made[part] == value
 
 
 def test_another_whitelist_is_read(tmp_path):
