@@ -6,7 +6,9 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import weakref
+from unittest.mock import patch
 
 import pytest
 
@@ -80,15 +82,17 @@ def test_bound_is_of_waiting_lines(tmp_path):
     line = 1023 * b"x" + b"\n"
     with (tmp_path / "log").open("ab") as file:
         lines = writer(file.fileno())
+        with patch.object(threading.Thread, "start", side_effect=RuntimeError):
+            lines.write(b"dropped\n")
         for _ in range(3):
             for _ in range(MAX_PENDING_BYTES // len(line)):
                 lines.write(line)
             lines.write(b"dropped\n")
             eventually(lambda: not lines._pending)
             lines.flush()
-    assert lines.dropped == 3
+    assert lines.dropped == 4
     written = (tmp_path / "log").read_bytes()
-    assert written.replace(line, b"") == 3 * b"1 dropped\n"
+    assert written.replace(line, b"") == b"2 dropped\n" + 2 * b"1 dropped\n"
     assert written.count(line) == 3 * MAX_PENDING_BYTES // len(line)
 
 
@@ -113,10 +117,10 @@ def test_lines_are_written_in_pieces(ends, tmp_path, pieces, monkeypatch):
             assert all(piece.endswith(b"\n") for piece in pieces)
 
 
-def test_torn_line_is_ended_before_the_next(tmp_path):
+def test_torn_line_is_ended_before_the_next_and_a_fork_begins_anew(tmp_path):
     """The limit on the size of a file takes the beginning of a line, as a full disk does."""
     script = """
-import resource, signal, sys
+import os, resource, signal, sys, threading
 from stackmgr.monitoring.line_writer import MAX_PENDING_BYTES, LineWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 lines = LineWriter(1, lambda dropped: b"%d dropped\\n" % dropped)
@@ -128,11 +132,22 @@ lines.flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 lines.write(b"three\\n")
 lines.flush()
-sys.exit(lines._pending_bytes)
+assert lines._pending_bytes == 0
+lines.write(b"parent\\n")
+other = threading.Thread(target=lines._lock.acquire)
+other.start()
+other.join()
+if pid := os.fork():
+    sys.exit(os.waitpid(pid, 0)[1])
+signal.alarm(20)
+lines.write(b"child\\n")
+lines.flush()
+os._exit(lines.dropped + lines._pending_bytes)
 """
     with (tmp_path / "log").open("ab") as file:
         subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE, stdout=file)
-    assert (tmp_path / "log").read_bytes() == b"one\ntwo, t\nthree\n1 dropped\n"
+    *written, one, other, _ = (tmp_path / "log").read_bytes().split(b"\n")
+    assert (written, {one, other}) == ([b"one", b"two, t", b"three", b"1 dropped"], {b"child", b"parent"})
 
 
 def test_unused_writer_is_not_kept(ends):

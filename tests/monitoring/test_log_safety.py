@@ -49,16 +49,13 @@ def logged(client_with, log):
     return lambda verifier, key=CANARY: client_with(key, verifier=verifier, observers=[log.requests.append])
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "cause"),
-    [
-        (ArithmeticError(CANARY), 500, "ArithmeticError"),
-        (ServiceUnavailable("timeout"), 503, "ServiceUnavailable timeout"),
-        (DatabaseError("rejected", sqlstate="57014"), 500, "DatabaseError rejected 57014"),
-    ],
-)
+@pytest.mark.parametrize(("error", "status", "cause"), [
+    (ArithmeticError(CANARY), 500, "ArithmeticError"),
+    (ServiceUnavailable("timeout"), 503, "ServiceUnavailable timeout"),
+    (DatabaseError("rejected", sqlstate="57014"), 500, "DatabaseError rejected 57014"),
+])  # fmt: skip
 def test_error_is_logged_by_kind_and_place(logged, log, error, status, cause):
-    error.__cause__ = LookupError(f"{CANARY} is not there")
+    setattr(error, "__context__" if status == 503 else "__cause__", LookupError(f"{CANARY} is not there"))
     if isinstance(error, ArithmeticError):
         error.reason = ValueError(CANARY)
     response = logged(FixedVerifier(error)).request("GET", STACKS, headers={"X-Request-Id": "r1"})
@@ -162,15 +159,25 @@ def test_request_is_one_line_of_ascii(style, capfd):
     written = capfd.readouterr().err
     assert_one_line(written)
     assert written.endswith("\n")
+    if style == "json":
+        assert json.loads(written).items() >= (fields | {"level": "info", "message": "request"}).items()
+    else:
+        assert written.startswith(rf"200 GET\n /docs\n 1 ms request_id={REQUEST_ID!a} time=")
 
 
 @pytest.mark.parametrize("formatter", [logs.Formatter(), logs.Formatter("text")])
 def test_a_message_cannot_begin_a_line_of_its_own(formatter):
+    fields = {"request_id": REQUEST_ID}
     record = logging.makeLogRecord(
-        {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "request_id": REQUEST_ID, "created": 0.0075}
+        {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "fields": fields, "created": 0.0075}
     )
     assert_one_line(formatter.format(record))
     assert "1970-01-01T00:00:00.007+00:00" in formatter.format(record)
+    expected = f" request_id={REQUEST_ID!a}" if formatter.kind == "text" else json.dumps(fields)[1:]
+    assert formatter.format(record).endswith(expected)
+    dropped = logs.dropped_lines()
+    logs.StderrHandler().emit(logging.makeLogRecord({"msg": "%d", "args": ("text",)}))
+    assert logs.dropped_lines() == dropped + 1
 
 
 @pytest.mark.parametrize("by_arguments", [False, True])

@@ -31,13 +31,9 @@ def samples(worker: Metrics) -> dict[str, float]:
     return {name: float(value) for name, value in SAMPLE.findall(worker.exposition()[0].decode())}
 
 
-def end(worker: Metrics) -> None:
-    os.close(worker._lock)
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "bucket"), [(0.0, 0), (1.0, 0), (1.1, 1), (5000.0, 11), (5100.0, 12), (600_000.0, 12)]
-)
+@pytest.mark.parametrize(("milliseconds", "bucket"), [
+    (0.0, 0), (1.0, 0), (1.1, 1), (5000.0, 11), (5100.0, 12), (600_000.0, 12)
+])  # fmt: skip
 def test_a_bucket_holds_what_takes_up_to_its_bound(folder, milliseconds, bucket):
     worker = Metrics(folder)
     worker.request(REQUEST | {"duration_ms": milliseconds})
@@ -57,9 +53,8 @@ def test_requests_are_counted_by_code_reason_and_wait(folder):
     found = samples(worker)
     assert sorted(found[name] for name in found if name.startswith("stackmgr_requests_total")) == [2, 3]
     worker.request(REQUEST | {"status": 503, "code": "service_unavailable", "reason": "database"})
-    worker.request(
-        REQUEST | {"status": 401, "code": "unauthorized", "reason": "key_unknown", "queued_ms": 2.0}
-    )
+    rejected = {"status": 401, "code": "unauthorized", "reason": "key_unknown"}
+    worker.request(REQUEST | rejected | {"queued_ms": 2.0})
     worker.request(REQUEST | {"verifier_ms": 300.0})
     worker.connection_waits.observe(0.04)
     found = samples(worker)
@@ -70,6 +65,9 @@ def test_requests_are_counted_by_code_reason_and_wait(folder):
         ("connection", (0.025, 0.05), [0, 1]),
     ):
         assert [found[waits % (cause, bound)] for bound in bounds] == counts
+    for method in ("HEAD", "POST", "PATCH"):
+        worker.request(REQUEST | {"method": method})
+        assert samples(worker)[COUNTED.replace("GET", method)] == 1
 
 
 def test_workers_are_added_up(folder):
@@ -79,7 +77,7 @@ def test_workers_are_added_up(folder):
             worker.request(REQUEST)
         for worker in workers:
             assert samples(worker)[COUNTED] == samples(worker)["stackmgr_worker_starts_total"] == 2 * rounds
-            end(worker)
+            os.close(worker._lock)
     names = [f"{number}.lock" for number in range(2)]
     names += [f"{kind}_{number}.db" for kind in ("counter", "histogram") for number in range(2)]
     assert sorted(path.name for path in folder.iterdir()) == names
@@ -132,7 +130,7 @@ def test_every_series_fits_the_first_pages(folder):
     "content", [b"[[]]garbage", b"", b"\xff" * 100, b"\x20\0\0\0\0\0\0\0\x04\0\0\0[{}]" + bytes(30)]
 )
 def test_unreadable_file_is_made_anew(folder, content):
-    end(Metrics(folder))
+    os.close(Metrics(folder)._lock)
     for number in (0, 7):  # of which the new worker gets the first
         (folder / f"counter_{number}.db").write_bytes(content)
     worker = Metrics(folder)
@@ -156,7 +154,9 @@ def test_unusable_folder_is_in_words(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     inside = tmp_path / "file" / "metrics"
     assert metrics.folder_problem(inside) == f"{inside} cannot be used: Not a directory"
-    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: mode == os.R_OK | os.W_OK | os.X_OK and path != tmp_path
+    )
     assert metrics.folder_problem(tmp_path / "new" / "metrics") == f"{tmp_path} is not writable"
     other = "holds files of something else (file): choose an empty folder"
     assert metrics.folder_problem(tmp_path) == f"{tmp_path} {other}"

@@ -9,6 +9,7 @@ from functools import partial
 import psutil
 import pytest
 
+from stackmgr import __version__
 from tests.support import server
 from tests.support.server import free_port, running_service, workers_replaced
 from tests.support.waiting import eventually
@@ -24,16 +25,6 @@ def samples(admin_port: int) -> dict[str, float]:
     assert found.headers["Content-Type"].startswith("text/plain; version=")
     values = SAMPLE.findall(found.body.decode())
     return {f"{name}{{{labels}}}": float(value) for name, labels, value in values}
-
-
-def counted(found: dict[str, float]) -> float:
-    return sum(value for name, value in found.items() if name.startswith("stackmgr_requests_total"))
-
-
-def samples_of(admin_port: int, requests: int) -> dict[str, float]:
-    """Return the samples once that number of requests is counted: after its response."""
-    eventually(lambda: counted(samples(admin_port)) >= requests)
-    return samples(admin_port)
 
 
 @pytest.fixture
@@ -54,9 +45,10 @@ def listed(service, key):
 
 def test_what_a_worker_has_counted_outlives_it(service, admin_port, key, tmp_path):
     assert {listed(service, key) for _ in range(REQUESTS)} == {200}
-    samples_of(admin_port, 1 + REQUESTS)
+    eventually(lambda: samples(admin_port).get(LISTED) == REQUESTS)  # each is counted after its response
     # One worker may have served them all while the other still starts.
     eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] == 2)
+    assert samples(admin_port)[f'stackmgr_build_info{{version="{__version__}"}}'] == 1
     with workers_replaced(service.pid):
         killed, stopped = psutil.Process(service.pid).children()
         killed.send_signal(signal.SIGKILL)
