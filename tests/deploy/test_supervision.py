@@ -46,7 +46,9 @@ class Releases:
         self.folder = folder
         for release in ("old", "new"):
             make_release(folder / release, f"Said by the {release} release.")
-        code = f"open(f'{folder}/booted-{{os.getpid()}}', 'w').close()"
+            self.append(release, "threads.py", f"RELEASE = {release!r}")
+        code = "from stackmgr.threads import RELEASE\n    assert RELEASE == 'old'\n"
+        code += f"    open(f'{folder}/booted-{{os.getpid()}}', 'w').close()"
         self.append("old", "wsgi.py", IN_A_WORKER.format(code))
         switch(folder / "current", "old")
         self.settings = folder / "gunicorn.conf.py"
@@ -111,6 +113,7 @@ def test_broken_release_is_rejected(impatient, module, code, reason):
     said = service.log_path.read_text()[logged:]
     assert reason in said
     assert "Traceback" not in said or code != UNUSABLE["a hanging check"][1]
+    assert "Worker exiting" in said or code != SECOND_HANGS  # the first one has served
     releases.replace_every_worker(service)
     changed.write_text(changed.read_text().removesuffix(f"\n{code}\n"))
 
@@ -120,19 +123,19 @@ def test_unbootable_release_keeps_old_settings(database_url, releases):
         os.kill(service.pid, signal.SIGTTIN)  # one worker more than the settings say
         eventually(lambda: releases.booted() == 2)
         with releases.settings.open("a") as file:
-            file.write("\nworkers = 3\ndef pre_fork(server, worker): server.log.info('new settings')\n")
+            file.write("\nworkers, wsgi_app = 3, 'x:y'\ndef pre_fork(server, _): server.log.info('new')\n")
         releases.switch_to_new("wsgi.py", IN_A_WORKER.format("raise OSError"))
         rejected_reload(service)
         assert "The new workers do not serve" in messages(service)
-        assert messages(service).count("new settings") == 3
+        assert messages(service).count("new") == 3
         releases.replace_every_worker(service)
-        assert messages(service).count("new settings") == 3
+        assert messages(service).count("new") == 3
         assert len(workers(service)) == 2
 
 
 def test_master_works_during_a_check(database_url, releases):
     checking = releases.folder / "checking"
-    with releases.serve(database_url) as service:
+    with releases.serve(database_url, "timeout = 2\n") as service:
         code = f"import time\nopen({str(checking)!r}, 'w').close()\ntime.sleep(100)"
         releases.switch_to_new("errors.py", code)
         before = workers(service)
@@ -140,7 +143,7 @@ def test_master_works_during_a_check(database_url, releases):
         eventually(checking.exists)
         check = workers(service) - before
         for worker in before:
-            worker.kill()
+            worker.suspend()
         # The replacement imports the release on disk, which hangs as well.
         eventually(lambda: workers(service) - before - check)
         started = time.monotonic()
@@ -153,8 +156,9 @@ def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
         releases.switch_to_new("wsgi.py", HANGING)
         os.kill(service.pid, signal.SIGHUP)
         eventually(lambda: len(workers(service)) == 2)
-        os.kill(service.pid, signal.SIGHUP)
         os.kill(service.pid, signal.SIGQUIT)
+        time.sleep(0.01)  # or the other would be handled first
+        os.kill(service.pid, signal.SIGHUP)
         assert service.process.wait(60) == 0
         assert "The new workers do not serve" not in messages(service)
 
