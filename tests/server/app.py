@@ -53,6 +53,7 @@ INVALID = {
     "/bad-length": ("200 OK", [("Content-Length", "1\r\nX-A: b")]),
     "/informational": ("103 Early Hints", []),
     "/no-content": ("204 No Content", []),
+    "/not-modified": ("304 Not Modified", []),
     "/switching": ("101 Switching Protocols", []),
 }
 
@@ -60,6 +61,7 @@ INVALID = {
 # What tests the server's side of WSGI.
 SPECIAL = {
     "/hang": lambda _: time.sleep(600),
+    "/unauthorized": lambda start: start("401 Unauthorized", []) and [],
     "/never-starts": lambda _: [b"x"],
     "/starts-twice": lambda start: start("200 OK", []) and start("200 OK", []) and [b"x"],
     "/change-of-mind": change_of_mind,

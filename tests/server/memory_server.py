@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 from contextlib import ExitStack, suppress
+from functools import partialmethod
 from types import SimpleNamespace
 
 from gunicorn.config import Config
@@ -20,6 +21,7 @@ from tests.support.http_wire import RawClient
 
 MANAGERS, OPERATOR, UNIX = range(3)  # the listeners
 OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
+PEER = "2001:db8::1"  # of `connect`
 
 _DATE = re.compile(rb"Date: [^\r]*")
 # An error of the server's own: its id may be that of the request, or of half of it.
@@ -30,12 +32,13 @@ _ERROR = re.compile(
 
 class Log:
     def __init__(self):
-        self.lines = []
+        self.lines, self.fields = [], {}  # the fields of the last line
 
-    def error(self, text, *values, **_):
+    def error(self, text, *values, level="error", extra=None):
         self.lines.append(text % values)
+        self.fields = {"level": level, **(extra or {"fields": {}})["fields"]}
 
-    info = warning = error
+    info, warning = partialmethod(error, level="info"), partialmethod(error, level="warning")
 
 
 class MemoryServer(worker.Worker):
@@ -114,7 +117,7 @@ class MemoryServer(worker.Worker):
 
     def connect(self, *pieces):
         ours, theirs = socket.socketpair()
-        one = client.Client(theirs, ("127.0.0.1", 1), ("127.0.0.1", self.port), self.managers, self)
+        one = client.Client(theirs, (PEER, 1, 0, 0), ("::1", self.port, 0, 0), self.managers, self)
         self.managers.open.add(one)
         self.managers.park(one)
         found = MemoryClient(self, self._cleanup.enter_context(ours), one)
@@ -236,3 +239,9 @@ def start_of(found):
 def one_step_in_a_turn(monkeypatch):
     for name in ("READ_SECONDS", "STRANGER_SECONDS"):
         monkeypatch.setattr(worker, name, -1.0)
+
+
+def count_received_bytes(monkeypatch, budget):
+    monkeypatch.setattr(clients, "BUFFER_BUDGET", budget)
+    received = property(lambda self: len(self._inbox) + (len(self._request.body) if self._request else 0))
+    monkeypatch.setattr(client.Client, "size", received)

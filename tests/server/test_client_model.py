@@ -13,10 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run_model
 
 from stackmgr.admission import ADMISSION
-from stackmgr.server import clients
-from stackmgr.server.client import DRAIN_SECONDS, RECEIVE_SECONDS, Client
+from stackmgr.server.client import DRAIN_SECONDS, RECEIVE_SECONDS
 from tests.server.gunicorn_process import head
-from tests.server.memory_server import MemoryServer
+from tests.server.memory_server import MemoryServer, count_received_bytes
 
 LIMIT, BUDGET, KEEPALIVE = 4, 500, 3
 TICK = 1 / 64  # of the scheduler's clock for clients
@@ -252,7 +251,5 @@ class Clients(RuleBasedStateMachine):
 
 
 def test_clients_behave_as_their_model(monkeypatch):
-    received = property(lambda self: len(self._inbox) + (len(self._request.body) if self._request else 0))
-    monkeypatch.setattr(Client, "size", received)
-    monkeypatch.setattr(clients, "BUFFER_BUDGET", BUDGET)
+    count_received_bytes(monkeypatch, BUDGET)
     run_model(Clients, settings=settings(max_examples=100, stateful_step_count=40))

@@ -9,22 +9,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from stackmgr.server import client, clients, queue
+from stackmgr.server import client, queue
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
 from stackmgr.server.worker import Worker
 from tests.server.app import RAISED, EndOfThread
 from tests.server.gunicorn_process import chunked, get, post
-from tests.server.memory_server import BUSY, OK, UNIX, occupy, one_step_in_a_turn, release, start_of
+from tests.server.memory_server import (
+    BUSY,
+    OK,
+    OPERATOR,
+    UNIX,
+    count_received_bytes,
+    occupy,
+    one_step_in_a_turn,
+    release,
+    start_of,
+)
 from tests.support.memory import types_in_cycles
 
 CLIENT_BYTES = 6_000  # a silent client, and the test's own end of it
-
-
-def count_received_bytes(monkeypatch):
-    monkeypatch.setattr(clients, "BUFFER_BUDGET", 100)
-    received = property(lambda self: len(self._inbox) + (len(self._request.body) if self._request else 0))
-    monkeypatch.setattr(Client, "size", received)
 
 
 @pytest.mark.parametrize("sent", [b"", get("/")[:9]])
@@ -120,7 +124,7 @@ def test_what_clients_hold_is_counted(make, sent, is_busy):
 
 @pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"])
 def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monkeypatch, end):
-    count_received_bytes(monkeypatch)
+    count_received_bytes(monkeypatch, 100)
     one_step_in_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
     found.socket.send(b"1\r\nx\r\n" * 1000 + end)
@@ -132,12 +136,13 @@ def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monk
 
 
 def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
-    count_received_bytes(monkeypatch)
-    _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30, b"G" * 20)]
-    found[3].send(b"G")
-    assert (len(worker.managers.open), found[0].is_ended()) == (4, True)
-    found[3].send(b"G" * 200)
-    assert len(worker.managers.open) == 2
+    count_received_bytes(monkeypatch, 100)
+    _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30)]
+    operator = worker.connected(b"G" * 20, to=OPERATOR)
+    operator.send(b"G")
+    assert (len(worker.managers.open), found[0].is_ended()) == (3, True)
+    operator.send(b"G" * 200)
+    assert (len(worker.managers.open), len(worker.operators.open)) == (2, 1)
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -171,6 +176,8 @@ def test_a_unix_socket_has_no_address(worker):
     environ = found.response().json
     found = [environ[name] for name in ("REMOTE_ADDR", "SERVER_NAME", "SERVER_PORT")]
     assert found == ["", "localhost", "0"]
+    worker.connected(b"BAD\r\n\r\n", to=UNIX)
+    assert worker.log.lines == ["Rejected a request from unix: request line"]
 
 
 def test_a_key_is_known_in_any_spelling(worker):
@@ -226,14 +233,15 @@ def test_no_client_leaves_a_cycle(worker, sent, leave):
     assert types_in_cycles(serve) == {}
 
 
-def test_a_request_too_many_is_rejected(worker, monkeypatch):
-    monkeypatch.setattr(queue, "LIMIT", 2)
-    monkeypatch.setattr(queue, "randrange", lambda size: size - 1)
+@pytest.mark.parametrize(("limit", "value"), [("LIMIT", 2), ("LIMIT_BYTES", 5000)])
+def test_a_request_too_many_is_rejected(worker, monkeypatch, limit, value):
+    monkeypatch.setattr(queue, limit, value)
+    monkeypatch.setattr(queue, "randint", lambda low, _: low)
     occupy(worker)
-    waiting = [worker.connected(get("/")) for _ in range(2)]
-    assert start_of(worker.connected(get("/"))) == BUSY
+    found = [worker.connected(post("/", b"x" * 1000)) for _ in range(3)]
+    assert sorted(start_of(each) for each in found) == [b"", b"", BUSY]
     release(worker)
-    assert [start_of(found) for found in waiting] == [OK] * 2
+    assert sorted(start_of(each) for each in found) == [b"", OK, OK]
 
 
 def test_overdue_requests_are_rejected(worker, monkeypatch):
@@ -274,7 +282,7 @@ def test_failures_end_no_worker(worker, monkeypatch, owner, method):
         found = worker.connected(get("/"))
         worker.pass_time(1.0)
     assert start_of(worker.connected(get("/"))) == OK
-    assert sum("EndOfThread" in line for line in worker.log.lines) == 4
+    assert sum(f"EndOfThread at {__file__}:" in line for line in worker.log.lines) == 4
     assert worker.queue._free == 1
     found.close()
     worker.pass_time(client.RECEIVE_SECONDS)

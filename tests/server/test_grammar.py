@@ -79,9 +79,10 @@ def get(*fields: str, line: str = "GET /a HTTP/1.1", host: str = "x") -> Receive
 @pytest.mark.parametrize(("target", "path", "query"), [
     ("/a?b=c?d", "/a", "b=c?d"), ("/a%20b?%20", "/a b", "%20"), ("//a//b", "//a//b", ""),
     ("http://host/a?b", "/a", "b"), ("http://host", "", ""), ("/%C3%A9", "/\xc3\xa9", ""),
+    ("HTTPS://[::ffff:192.0.2.1]:8443/a", "/a", ""), ("*", "*", ""),
 ])  # fmt: skip
 def test_request_target_is_split(target, path, query):
-    environ = get(line=f"GET {target} HTTP/1.1").environ
+    environ = get(line=f"{'OPTIONS' if target == '*' else 'GET'} {target} HTTP/1.1").environ
     assert [environ[name] for name in ("RAW_URI", "PATH_INFO", "QUERY_STRING")] == [target, path, query]
 
 
@@ -159,8 +160,8 @@ _TOKENS = [
 
 def decode(data, cuts):
     """Return the content and what follows the body, for a body that arrives in pieces; None if it is malformed."""
-    decoder = ChunkedDecoder(ReceivedRequest(HEAD, LIMITS))
-    inbox, start = bytearray(), 0
+    decoder = ChunkedDecoder(request := ReceivedRequest(HEAD, LIMITS))
+    environ, inbox, start = dict(request.environ), bytearray(), 0
     for end in (*cuts, len(data)):
         inbox += data[start:end]
         start, size = end, -1
@@ -171,6 +172,7 @@ def decode(data, cuts):
             except InvalidRequest:
                 return None
             if is_complete:
+                assert request.environ == environ  # no trailer becomes a field
                 return bytes(decoder.content), bytes(inbox) + data[end:]
     return None
 

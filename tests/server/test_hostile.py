@@ -4,8 +4,7 @@ from contextlib import suppress
 
 import psutil
 
-from tests.server.app import RAISED
-from tests.server.gunicorn_process import assert_error_object, chunked, get, post
+from tests.server.gunicorn_process import chunked, get, post
 from tests.support import http_wire
 
 
@@ -16,14 +15,6 @@ def test_head_and_body_leave_in_one_packet(start):
 
 def test_an_early_response_arrives(start):
     assert start().request(post("/reject", b"x" * 10_000_000)).status == 413
-
-
-def test_unexpected_exceptions_end_no_worker(start):
-    server = start()
-    for path in [*RAISED, "/exit", "/base-exception"]:  # more than there are greenlets
-        assert_error_object(server.request(get(path, "X-Request-Id: mine")), 500, "internal_error", "mine")
-    assert (server.boots, "SECRET" in server.log, "Traceback" in server.log) == (1, False, False)
-    server.probe()
 
 
 LONG_ID = "X-Request-Id: " + "\xff" * 16_300  # which an Error object repeats as 98 kB

@@ -13,7 +13,7 @@ import pytest
 from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.server.client import DRAIN_LIMIT
 from tests.server.gunicorn_process import chunked, get, head, post
-from tests.server.memory_server import MemoryServer, cuts, head_of
+from tests.server.memory_server import PEER, MemoryServer, cuts, head_of
 
 
 def pieces_of(data, size):
@@ -55,8 +55,8 @@ def test_environ_is_that_of_pep_3333(memory):
     expected = {
         "REQUEST_METHOD": "GET", "QUERY_STRING": "a=1&b=%20", "PATH_INFO": "/environ", "SCRIPT_NAME": "",
         "RAW_URI": "/environ?a=1&b=%20",
-        "SERVER_PROTOCOL": "HTTP/1.1", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": str(memory.port),
-        "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "x", "HTTP_X_A": "1,2", "HTTP_X_B": "\xe9",
+        "SERVER_PROTOCOL": "HTTP/1.1", "SERVER_NAME": "::1", "SERVER_PORT": str(memory.port),
+        "REMOTE_ADDR": PEER, "REMOTE_PORT": "1", "HTTP_HOST": "x", "HTTP_X_A": "1,2", "HTTP_X_B": "\xe9",
         "CONTENT_TYPE": "text/x", "wsgi.url_scheme": "http", "wsgi.multithread": True,
         "wsgi.multiprocess": False, "wsgi.run_once": False, "wsgi.input_terminated": True,
     }  # fmt: skip
@@ -70,7 +70,7 @@ def test_forwarding_headers_change_nothing(memory):
              "X-Forwarded-Ssl: off", "X-Forwarded-Protocol: ssl", "X-Forwarded-For: 6.6.6.6")  # fmt: skip
     environ = memory.request(get("/environ", *spoof)).json
     kept = [environ[key] for key in ("SCRIPT_NAME", "PATH_INFO", "wsgi.url_scheme", "REMOTE_ADDR")]
-    assert kept == ["", "/environ", "http", "127.0.0.1"]
+    assert kept == ["", "/environ", "http", PEER]
 
 
 @pytest.mark.parametrize("length", [0, 1, 8192, 65536, BODY_LIMIT_BYTES])
@@ -82,7 +82,7 @@ def test_body_arrives_complete(memory, length):
         assert client.response().json == {"length": length, "sha256": digest}
 
 
-LARGE = b"x" * (BODY_LIMIT_BYTES + 1)
+LARGE = get("/smuggled") * (BODY_LIMIT_BYTES // 30)
 
 
 @pytest.mark.parametrize("request_", [
@@ -92,6 +92,7 @@ def test_a_body_over_the_limit_is_413(memory, request_):
     response = memory.request(request_)
     assert (response.status, response.json) == (413, {"read": "too large"})
     assert response.headers["connection"] == "close"
+    assert memory.nr == 1
     assert memory.sent_for(*pieces_of(request_, 1000)) == memory.sent_for(request_)
 
 
@@ -146,12 +147,6 @@ def test_expect_100_continue(memory):
     assert late.read_all().startswith(b"HTTP/1.1 400")  # no 100 before it
 
 
-def test_no_request_is_smuggled_in_a_body(memory):
-    sent, _ = memory.sent_for(post("/reject", get("/smuggled") * 9000))
-    assert sent.count(b"HTTP/1.1") == 1
-    assert memory.nr == 1
-
-
 ENDLESS = {
     "line": b"GET /" + b"a" * 2_000_000, "fields": get("/")[:-2] + b"X-A: a\r\n" * 300_000, "empty lines": b"\r\n" * 500_000,
     "chunks": chunked("/echo", *[b"x"] * 300_000), "size line": chunked("/echo", end=b"1;" + b"a" * 2_000_000),
@@ -174,9 +169,9 @@ def test_memory_of_a_connection_is_bounded(memory, name):
 def responding():
     with ExitStack() as cleanup:
 
-        def make(*, status="200 OK", headers=(), pieces=()):
+        def make(*, headers=(), pieces=()):
             def app(_, start_response):
-                write = start_response(status, list(headers))
+                write = start_response("200 OK", list(headers))
                 for piece in pieces[:-1]:
                     write(piece)
                 return pieces[-1:]
@@ -190,7 +185,8 @@ def responding():
     ((), (b"one", b"two", b"", b"three"), "11", b"onetwothree", "keep-alive"),
     ((), (), "0", b"", "keep-alive"),
     ((("Content-Length", "9"),), (b"abc",), "3", b"abc", "keep-alive"),
-    ((("Connection", "x"), ("Transfer-Encoding", "y"), ("Date", "z"), ("Server", "w")), (b"a",), "1", b"a", "keep-alive"),
+    ([(name, "x") for name in ("Connection", "Keep-Alive", "Transfer-Encoding", "Date", "Server")], (b"a",), "1", b"a",
+     "keep-alive"),
 ])  # fmt: skip
 def test_a_response_has_the_length_of_its_body(  # noqa: PLR0913, PLR0917
     responding, headers, pieces, length, body, connection
@@ -221,13 +217,3 @@ def test_an_application_may_change_its_mind(memory):
     content = MagicMock(__iter__=Mock(side_effect=OSError))
     assert memory.request(get("/")).status == 500
     content.close.assert_called_once()
-
-
-def test_a_rejected_key_is_unverified_again(responding):
-    rejected = []
-    server = responding(status="401 Unauthorized")
-    server.queue.forget = rejected.append
-    client = server.connect(get("/"))
-    assert client.response().status == 401
-    assert rejected == [client.served.place]
-    assert server.log.lines == []

@@ -224,22 +224,3 @@ def test_any_unknown_key_may_be_rejected(monkeypatch):
     rejected = [one for key in range(100) for one in requests.add(Place(requests.accept), f"{key}", key, 0.0)]
     assert (len(rejected), requests.length) == (50, 50)
     assert rejected != list(range(50, 100))
-
-
-@pytest.mark.parametrize(("seconds", "order"), [(0.0, "aaabca"), (0.001, "aabcaa"), (0.002, "abcaaa")])
-def test_a_manager_is_charged_for_the_thread(seconds, order):
-    requests, taken = RequestQueue(1), ""
-    for key, now in [("a", 0.0)] * 3 + [("b", 0.003), ("c", 0.003), ("a", 0.004)]:
-        requests.accept(place := Place(requests.accept), "A")
-        place.key_hash = hash(key)
-        place.accept(key)
-        requests.add(Place(requests.accept), key, place, now)
-        place.size = key
-    while place := requests.take():
-        taken += place.size
-        place.group = place.size
-        requests.charge(place, 1.0, seconds if place.size == "a" else 0.0)
-        place.group = None
-        requests._running.clear()
-        requests._free = 1
-    assert taken == order

@@ -1,8 +1,9 @@
 """Greenlets of one thread: what waits lets the others run, and each wait ends when it should."""
 
 import socket
+import subprocess
+import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -42,13 +43,6 @@ def test_a_parked_call_starts_in_its_lane(pair):
     assert resumed == [[]]
 
 
-def test_the_end_of_a_watch_ends_its_wait(running, pair):
-    waiting = running.start(partial(readable, pair[0]))
-    running.do(partial(running.scheduler.forget, pair[0].fileno()))
-    assert waiting.result(PATIENCE) is True
-    assert not running.scheduler._waiters
-
-
 @pytest.mark.parametrize("kind", ["ready", "signalled", "expired", "ending"])
 def test_a_turn_resumes_for_a_bounded_time(pair, monkeypatch, kind):
     now, resumed, turns, scheduled, signals = [0.0], [], [], Scheduler(), []
@@ -86,9 +80,11 @@ def test_a_turn_removes_few_deadlines_of_waits_that_have_ended(pair, monkeypatch
     for lane, number in product([None, deque()], range(1000)):
         scheduled.park(print, descriptor, READABLE, number / 16_000, lane)
         scheduled.forget(descriptor)
+    scheduled.wake()
     scheduled.run(lambda: left.append(len(scheduled._times)) or len(left) < 4, lambda: 0.0)
     assert 1000 < left[0] < 1010  # those in a lane share a few times
     assert left[1:] == [left[0] - 64, left[0] - 128, left[0] - 192]
+    assert scheduled._epoll.poll(0) == []
 
 
 def test_a_thread_that_is_never_idle_resumes_after_5_ms(monkeypatch):
@@ -162,9 +158,7 @@ def test_a_call_counts_its_time_on_the_thread(running, monkeypatch):
 
 def test_a_wait_in_vain_may_be_repeated(running, pair):
     one, other = pair
-    started = time.monotonic()
     assert running.do(partial(readable, one, 0.05)) is False
-    assert time.monotonic() - started >= 0.05
     waiting = running.start(partial(readable, one))
     other.send(b"x")
     assert waiting.result(PATIENCE) is True
@@ -172,9 +166,9 @@ def test_a_wait_in_vain_may_be_repeated(running, pair):
 
 def test_a_wait_without_time_looks_once(running, pair):
     one, other = pair
-    assert running.do(partial(readable, one, 0.0)) is False
-    other.send(b"x")
-    assert running.do(partial(readable, one, -1.0)) is True
+    for seconds, is_readable in product((0.0, -1.0), (False, True)):
+        assert running.do(partial(readable, one, seconds)) is is_readable
+        other.send(b"x") if not is_readable else one.recv(1)
     assert wait_for(one.fileno(), WRITABLE, 0.0)
 
 
@@ -198,6 +192,11 @@ def test_without_a_thread_a_call_blocks(running, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     assert running.do(lambda: call_in_thread(threading.get_ident)) == running.thread.ident
+
+
+def test_threads_end_with_the_process():
+    script = "from stackmgr.threads import *; start_thread(lambda: time.sleep(600)); repeat(lambda: print(1), 600, '')"
+    assert subprocess.check_output([sys.executable, "-c", script], timeout=PATIENCE) == b"1\n"
 
 
 def test_an_unwatchable_descriptor_is_an_error(running, pair):

@@ -1,9 +1,9 @@
 """The turns of a worker: what comes first and for how long, what is rejected, its listeners and its stop."""
 
+import errno
 import socket
-from errno import EBADF, ECONNABORTED, EMFILE, ENETDOWN
 from itertools import pairwise
-from types import SimpleNamespace
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -33,10 +33,13 @@ def test_a_turn_starts_and_rejects_for_a_bounded_time(worker, is_overdue):
         assert worker.nr == served
 
 
-def test_an_operator_does_not_queue(worker):
-    occupy(worker)
+def test_operators_do_not_queue_and_have_a_limit_of_their_own(make, monkeypatch):
+    monkeypatch.setattr(turns, "ADMIN_CONNECTIONS", 2)
+    occupy(worker := make())
     waiting = worker.connected(get("/"))
-    assert start_of(worker.connected(get("/live"), to=OPERATOR)) == OK
+    found = [worker.connected(get("/live"), to=OPERATOR) for _ in range(3)]
+    assert [each.response().status for each in found] == [200] * 3
+    assert [each.is_ended() for each in found] == [True, False, False]
     release(worker)
     assert start_of(waiting) == OK
 
@@ -87,9 +90,11 @@ def test_a_stop_accepts_in_turns(make):
 
 
 def test_a_stop_waits_for_the_operators_requests_only(worker):
-    idle, part = worker.connected(to=OPERATOR), worker.connected(b"G", to=OPERATOR)
+    idle, part = worker.connected(to=OPERATOR), worker.connected(to=OPERATOR)
     worker.alive = False
     worker.settle()
+    assert worker.turn()
+    part.send(b"G")
     worker.pass_time(turns.STOP_LINGER + 0.1)
     assert (idle.is_ended(), worker.turn()) == (False, True)
     part.send(get("/live")[1:])
@@ -98,23 +103,79 @@ def test_a_stop_waits_for_the_operators_requests_only(worker):
     assert not worker.turn()
 
 
+def test_a_stop_serves_what_is_ready(worker, monkeypatch):
+    one_step_in_a_turn(monkeypatch)
+    found = [worker.connected() for _ in range(3)]
+    worker.alive = False
+    worker.pass_time(turns.STOP_LINGER + 0.1)
+    for each in found:
+        each.socket.send(get("/"))
+    note_events(worker)
+    assert worker.turn()
+    worker.settle()
+    assert worker.nr == 3
+
+
+def note_events(worker):
+    worker.scheduler.run(iter([True, False]).__next__, lambda: 0.0)
+
+
+def test_shared_round_trips_wait_for_known_keys(worker):
+    for is_known in (False, True):
+        occupy(worker)
+        found = worker.connected(get("/", "Authorization: Bearer a-1"))
+        assert not worker.is_busy()
+        worker.queue._free = 1
+        assert worker.is_busy() == is_known
+        worker.settle()
+    found.socket.send(get("/"))
+    note_events(worker)
+    assert worker.is_busy()
+
+
+@pytest.fixture
+def served(worker):
+    """The paths of requests in the order in which they are served, each in half a millisecond."""
+    served, wsgi = [], worker.wsgi
+
+    def slow(environ, start):
+        worker.now += 0.0005
+        served.append(environ["PATH_INFO"])
+        return wsgi(environ, start)
+
+    worker.wsgi = slow
+    return served
+
+
+def test_managers_that_send_at_once_take_turns(worker, served):
+    found = [(worker.connected(get("/", f"Authorization: {key}")), key) for key in "aaab"]
+    served.clear()
+    for each, key in found:
+        each.socket.send(get(f"/{key}", f"Authorization: {key}"))
+    worker.settle()
+    assert served == ["/a", "/b", "/a", "/a"]
+
+
 def test_a_limit_of_0_is_the_largest(make):
     worker = make(limit_request_line=0, limit_request_fields=0, limit_request_field_size=0)
     assert start_of(worker.connected(get("/"))) == OK
 
 
-def test_accepted_keys_come_before_strangers(worker, monkeypatch):
-    served, wsgi = [], worker.wsgi
-    worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
+def test_accepted_keys_and_operators_come_before_strangers(worker, monkeypatch, served):
     monkeypatch.setattr(turns, "STRANGER_SECONDS", -1.0)
     known, *strangers = worker.connected(get("/")), *[worker.connected() for _ in range(4)]
+    operator = worker.connected(to=OPERATOR)
     for each in strangers:
-        each.socket.send(get("/stranger"))
+        each.socket.send(get("/unauthorized") * 2)
+    operator.socket.send(get("/live"))
     known.socket.send(get("/known"))
-    worker.take_turns(3)
-    assert served[:3] == ["/", "/known", "/stranger"]
+    worker.take_turns(2)
+    assert served == ["/", "/live", "/known"]
+    for number in range(1, 7):
+        worker.take_turns()
+        assert served[3:] == ["/unauthorized"] * number
     worker.settle()
-    assert len(served) == 6
+    assert len(served) == 11
 
 
 def test_a_write_counts_as_one(worker):
@@ -125,19 +186,19 @@ def test_a_write_counts_as_one(worker):
     assert found == [0, 0, 1, 1]
 
 
-def failing_accept(works, errno, lacks):
+def failing_accept(works, failure, lacks):
     def accepted(self, listener):
         if lacks:
-            raise OSError(errno, "no")
+            raise OSError(getattr(errno, failure), "no")
         yield from works(self, listener)
 
     return accepted
 
 
-@pytest.mark.parametrize("errno", [EMFILE, EBADF])
-def test_listeners_recover_from_errors(make, monkeypatch, errno):
+@pytest.mark.parametrize("failure", ["EMFILE", "EBADF"])
+def test_listeners_recover_from_errors(make, monkeypatch, failure):
     lacks = [True]
-    monkeypatch.setattr(Clients, "_accepted", failing_accept(Clients._accepted, errno, lacks))
+    monkeypatch.setattr(Clients, "_accepted", failing_accept(Clients._accepted, failure, lacks))
     worker = make()
     found = [worker.connected(get("/"), to=each) for each in (OPERATOR, 0, UNIX)]
     assert worker.open == 0
@@ -147,11 +208,12 @@ def test_listeners_recover_from_errors(make, monkeypatch, errno):
     assert [start_of(each) for each in found] == [OK] * 3
 
 
-@pytest.mark.parametrize(("errno", "is_given_up"), [(EMFILE, True), (EBADF, False)])
-def test_managers_make_room_for_operators(worker, monkeypatch, errno, is_given_up):
-    expendable = worker.connected()
+@pytest.mark.parametrize("failure", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "EBADF"])
+@pytest.mark.parametrize("to", [0, OPERATOR])
+def test_managers_make_room(worker, monkeypatch, failure, to):
+    expendable, is_given_up = worker.connected(), failure != "EBADF"
     lacks = [True]
-    works = failing_accept(Clients._accepted, errno, lacks)
+    works = failing_accept(Clients._accepted, failure, lacks)
 
     def accepted(self, listener):
         if not worker.managers.open:
@@ -159,23 +221,26 @@ def test_managers_make_room_for_operators(worker, monkeypatch, errno, is_given_u
         return works(self, listener)
 
     monkeypatch.setattr(Clients, "_accepted", accepted)
-    found = worker.connected(get("/live"), to=OPERATOR)
+    found = worker.connected(get("/live"), to=to)
     assert start_of(found) == (OK if is_given_up else b"")
     assert expendable.is_ended() == is_given_up
 
 
-@pytest.mark.parametrize("errno", [ECONNABORTED, ENETDOWN])
+@pytest.mark.parametrize("failure", [
+    "ECONNABORTED", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH", "ENONET", "ENOPROTOOPT", "EOPNOTSUPP",
+    "EPERM", "EPROTO",
+])  # fmt: skip
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_a_failed_accept_delays_no_other(worker, monkeypatch, errno, is_alive):
+def test_a_failed_accept_delays_no_other(worker, monkeypatch, failure, is_alive):
     accept, errors = socket.socket.accept, iter(range(3))
 
     def failing(listener):
         if next(errors, None) is not None:
-            raise OSError(errno, "of this connection")
+            raise OSError(getattr(errno, failure), "of this connection")
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", failing)
-    waiting = socket.create_connection(worker.sockets[0].getsockname())
+    waiting = socket.create_connection(worker.sockets[0].getsockname(), 5)
     waiting.send(get("/"))
     worker.alive = is_alive
     worker.settle()
@@ -204,10 +269,8 @@ def test_workers_share_waiting_connections(make, workers, more):
     assert list(accepted()) == shared
 
 
-def test_connections_take_turns(worker, monkeypatch):
+def test_connections_take_turns(worker, monkeypatch, served):
     one_step_in_a_turn(monkeypatch)
-    served, wsgi = [], worker.wsgi
-    worker.wsgi = lambda environ, start: served.append(environ["PATH_INFO"]) or wsgi(environ, start)
     found = [worker.connected(get("/")) for _ in range(3)]
     served.clear()
     for number, each in enumerate(found):
@@ -218,6 +281,10 @@ def test_connections_take_turns(worker, monkeypatch):
 
 def test_bodies_come_after_heads(worker, monkeypatch):
     one_step_in_a_turn(monkeypatch)  # and one of a body
+    discarded = worker.connected(get("/", "Connection: close"))
+    discarded.socket.send(b"x")
+    note_events(worker)
+    assert (len(worker.heads), len(worker.bodies)) == (0, 1)
     attackers, found = [worker.connected() for _ in range(6)], worker.connected()
     for attacker in attackers[:3]:
         attacker.socket.sendall(chunked("/echo", *[b"x"] * 3000, end=b""))
@@ -234,14 +301,18 @@ def test_bodies_come_after_heads(worker, monkeypatch):
 
 
 def test_a_full_collection_waits_for_the_end_of_a_flood(worker, monkeypatch):
-    collected = []
-    calls = {"get_count": lambda: (0, 0, 11), "collect": lambda: collected.append(1)}
-    monkeypatch.setattr(turns, "gc", SimpleNamespace(**calls))
-    monkeypatch.setattr(turns, "COLLECTED_CLIENTS", 1)
+    gc = Mock(get_count=lambda: (0, 0, 11), get_threshold=lambda: (700, 10, 10))
+    for name, value in (("gc", gc), ("CDLL", Mock()), ("COLLECTED_CLIENTS", 1)):
+        monkeypatch.setattr(turns, name, value)
+    with patch.object(worker.scheduler, "run") as run:
+        worker.run()
+    run.assert_called_once_with(worker.turn, worker.idle_seconds, worker.is_busy)
+    gc.freeze.assert_called_once_with()
+    gc.set_threshold.assert_called_once_with(700, 10, 2**31 - 1)  # no other full collection
     found = [worker.connected() for _ in range(2)]
-    collected.clear()
+    gc.collect.reset_mock()
     worker.pass_time(1)
-    assert not collected
+    gc.collect.assert_not_called()
     found[0].close()
     worker.pass_time(1)
-    assert collected
+    gc.collect.assert_called()
