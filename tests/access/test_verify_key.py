@@ -1,9 +1,11 @@
 """`stackmgr verify-key`: the verifier's outcome, the status it means, and no row written."""
 
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
+from stackmgr.operate import verify_key
 from tests.support.http_server import hang_up, respond
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
 
@@ -44,9 +46,12 @@ def test_verify_key_leaves_no_trace(command, contents):
     assert record["last_used_hour"] is None
 
 
-def test_an_existing_manager_is_named(command, client):
+def test_an_existing_manager_is_named(command, client, monkeypatch):
     client.page()
-    result = command("verify-key", stdin=client.key)
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(verify_key, "sys", SimpleNamespace(stdin=terminal))
+    monkeypatch.setattr("getpass.getpass", lambda _: client.key)  # which shows nothing of it
+    result = command("verify-key")
     assert result.out.startswith("accepted: requests with this key are authenticated\n")
     assert "manager_id\t" in result.out
     assert client.key not in result.out + result.err

@@ -52,14 +52,6 @@ def test_all_thirty_tokens_are_accepted(client, spelling):
     }
 
 
-def test_thirty_one_items_are_too_many(client_with, spellings, new_key):
-    another = "0x" + "1" * 40
-    client = client_with(new_key(), spellings=spellings | {another: another})
-    assert client.create(configuration(allocation=spread([another]))).status_int == 201
-    assert client.create(configuration(allocation=spread([*ADDRESSES, another]))).status_int == 400
-    assert client.create(configuration(allocation=spread([*ADDRESSES[1:], another]))).status_int == 201
-
-
 @pytest.mark.parametrize(
     "weights",
     [("0", "10000"), ("10000", "0"), ("1", "9999"), ("5000", "5000"), ("-0", "10000"), ("10000", "-0")],

@@ -113,11 +113,7 @@ def test_statuses_and_headers_of_an_operation(operation_id):
     assert operation.get("requestBody", {"required": True})["required"]
     for status in operation["responses"]:
         headers = openapi.response(operation_id, status)["headers"].keys()
-        assert headers >= {"X-Request-Id", "Cache-Control"}
-        assert ("WWW-Authenticate" in headers) == (status == "401")
         assert ("Retry-After" in headers) == (status in {"429", "503"})
-        assert ("Location" in headers) == (status == "201")
-        assert ("ETag" in headers) == (status in {"200", "201"} and operation_id != "listStacks")
 
 
 def examples_of(operation_id: str, status: str) -> list[Any]:

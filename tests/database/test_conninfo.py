@@ -19,7 +19,7 @@ VALID = [
     "host=localhost\nuser=me\n",
 ]  # fmt: skip
 INVALID = [
-    "", "localhost:5432/stackmgr", "jdbc:postgresql://localhost/stackmgr?user=me",
+    " ", "localhost:5432/stackmgr", "jdbc:postgresql://localhost/stackmgr?user=me",
     '"postgresql://localhost/stackmgr"', "postgresql://localhost/stackmgr?unknown=1",
     "postgresql://user:100%secret@localhost/stackmgr", "postgresql://user:p@ssword@localhost/stackmgr",
     "postgresql://user:p@a@first,second/stackmgr", "postgresql://user:p@first,a@second/stackmgr",

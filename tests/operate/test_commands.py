@@ -191,7 +191,8 @@ def test_check_warns_of_needless_rights(run, database_url, server_url):
     with login(server_url, "CONNECTION LIMIT 15 IN ROLE stackmgr_owner, stackmgr_app") as name:
         url = make_conninfo(database_url, user=name)
         assert "this host opens" not in run("check", url=url).out
-        checked = run("check", url=url, WEB_CONCURRENCY="2", PGSSLMODE="prefer", **unread)
+        read = {"WEB_CONCURRENCY": "2", "PGSSLMODE": "prefer", "STACKMGR_UNKEY_ROOT_KEY_FILE": "/of/unkey"}
+        checked = run("check", url=url, **read, **unread)
     assert (checked.status, checked.err) == (0, "")
     assert checked.out.splitlines()[-9:] == [
         "warning: the login may assume stackmgr_owner: the service needs stackmgr_app only",
@@ -219,6 +220,7 @@ def test_check_prints_every_setting_and_no_secret(run, monkeypatch):
     assert "host=127.0.0.1" in rows["STACKMGR_DATABASE_URL"][0]
     document = run("check", "--json")
     assert (document.status, document.json["ok"]) == (1, False)
+    assert "cannot be reached" in document.json["warnings"][0]
     assert {each["variable"] for each in document.json["settings"]} == rows.keys() - {"VARIABLE"}
     monkeypatch.setattr(os, "isatty", lambda fd: fd == 1)
     with pytest.raises(SystemExit, match="only gunicorn's master runs this module"):

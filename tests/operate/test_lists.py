@@ -140,8 +140,9 @@ def test_list_validates_its_file(command, tmp_path, monkeypatch, is_named):
     path = tmp_path / "tokens.json"
     given = [path] if is_named else []
     monkeypatch.setenv("STACKMGR_TOKENS", "/nowhere" if is_named else str(path))
-    path.write_text(saved.whitelist_without("AMD"))
-    assert {token["symbol"] for token in command("tokens", "list", *given, "--json").json} >= {"NEW", "AAPL"}
+    path.write_text(saved.whitelist_without("AMD").replace("Newcomer", "New\\u001bcomer"))
+    names = {each["symbol"]: each["name"] for each in command("tokens", "list", *given, "--json").json}
+    assert (len(names), names["NEW"]) == (30, r"New\x1bcomer")
     path.write_text(saved.whitelist_without("AMD").replace("4663,", "1,"))
     ran = command("tokens", "list", *given)
     problem = f"stackmgr: whitelist {path}: chain_id must be the integer 4663\n"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -275,7 +276,13 @@ def test_a_session_that_ends_says_nothing_of_requests(check, monkeypatch):
     monkeypatch.setattr(preflight.statements, "load", lambda name: time.sleep(0.1) or load(name))
     found = check("ALTER DATABASE this SET idle_in_transaction_session_timeout = '20ms'")
     assert (found.problems, found.reachable) == ([], False)
-    assert "could not be checked: terminating connection due to idle-in-transaction" in found.warnings[-1]
+    assert found.warnings[-1].startswith("the database could not be checked: ")
+
+
+def test_a_session_without_its_settings_is_a_problem(check, monkeypatch):
+    lost = preflight.conninfo.SessionSettingsError("lost")
+    monkeypatch.setattr(preflight.conninfo, "verify_settings", Mock(side_effect=lost))
+    assert vars(check("SELECT")) == {"problems": ["lost"], "warnings": [], "reachable": True}
 
 
 def test_nothing_of_the_check_is_left(check):

@@ -61,7 +61,7 @@ def url(server_url: str) -> Iterator[str]:
 
 def test_check_reports_what_citus_rejects(url: str, database_url: str):
     auto = {"options": "-c plan_cache_mode=auto"}
-    assert preflight.examine(make_conninfo(url, **auto), variant="citus").problems == []
+    assert preflight.examine(make_conninfo(url, **auto), variant="citus", thorough=True).problems == []
     assert preflight.examine(url, variant="citus").problems == [
         "STACKMGR_SQL_VARIANT=citus needs options=-c plan_cache_mode=auto in STACKMGR_DATABASE_URL"
     ]

@@ -44,10 +44,11 @@ LATER_VERSION = "INSERT INTO stackmgr.schema_migrations VALUES (9000, 'later', s
 )
 def test_what_stops_a_start_is_a_problem(own_url, options, command, problem, warning):
     damage(own_url, command)
-    found = preflight.examine(make_conninfo(own_url, options=options))
-    assert problem in "".join(found.problems[:1])
-    assert bool(found.problems) == bool(problem)
-    assert any(warning in each for each in found.warnings)
+    for thorough in (False, True):
+        found = preflight.examine(make_conninfo(own_url, options=options), thorough=thorough)
+        assert problem in "".join(found.problems[:1])
+        assert bool(found.problems) == bool(problem)
+        assert any(warning in each for each in found.warnings)
     if problem == MISSING:
         assert len(found.problems) == len(migrations.available()) - 1
 

@@ -64,6 +64,13 @@ def test_waits_end_before_nginx_does():
         assert problem.endswith("s together: lower one, nginx waits only 30 s")
 
 
+def test_metrics_need_a_listener_and_a_package(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    needs, is_set = problems(STACKMGR_METRICS_DIR="/metrics")
+    assert needs.startswith("STACKMGR_METRICS_DIR needs packages: ")
+    assert is_set.startswith("STACKMGR_METRICS_DIR is set without STACKMGR_ADMIN_BIND, the listener")
+
+
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize("text", ["Database", "JSON", "INFO", "database ", "none", " "])
 def test_a_choice_is_spelled_exactly(name, text):
