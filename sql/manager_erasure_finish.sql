@@ -17,7 +17,6 @@ WITH record AS MATERIALIZED (
             FROM stackmgr.stacks
             WHERE manager_id = %(manager_id)s::uuid
         )
-    FOR UPDATE
 ),
 deleted_keys AS (
     DELETE FROM stackmgr.api_keys AS api_keys
