@@ -32,6 +32,11 @@ WITH limited AS (
 ),
 slots AS (INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot) SELECT quota_id, 1 FROM limited)
 INSERT INTO stackmgr.api_key_quota_queues (quota_id, slot, granted_at) SELECT quota_id, 1, '{}' FROM limited
+RETURNING quota_id
+"""
+ERASED = b"""
+INSERT INTO stackmgr.manager_erasures (manager_id, external_id, begun_at, finished_at)
+VALUES (%s, %s, '2020-01-01', now()), (%s, %s, '2020-01-01', now())
 """
 REBIND = b"""
 INSERT INTO stackmgr.manager_rebindings (
@@ -58,21 +63,31 @@ def erase(database_url):
 
 def test_all_rows_are_deleted_and_counted(busy_manager, command, admin, row_counts, make_client):
     manager_id, external_id = busy_manager
-    other = make_client()
-    stack = other.create(configuration()).json
-    admin.execute(USE_QUOTA, [external_id])
+    make_client().create(configuration())
+    [(quota_id,)] = admin.execute(USE_QUOTA, [external_id]).fetchall()
     admin.execute(REBIND, [external_id])
-    before = row_counts()
+    # Those of another manager, and of an earlier erasure, after which the manager was put back.
+    admin.execute(ERASED, [str(uuid4()), str(uuid4()), manager_id, str(uuid4())])
+    before, others = row_counts(), rows_without(admin, f"{manager_id}|{external_id}|{quota_id}")
     result = command("managers", "erase", external_id, "--confirm", external_id, "--json")
     assert result.json == {"manager_id": manager_id, "stacks": 3, "revisions": 5, "receipts": 3, "keys": 1}
     after = row_counts()
     gone = {name: before[name] - after[name] for name in before if before[name] != after[name]}
     assert gone == {
         "stacks": 3, "stack_revisions": 5, "creation_receipts": 3, "managers": 1, "manager_rebindings": 1,
-        "api_keys": 1, "api_key_quota_slots": 1, "api_key_quota_queues": 1, "manager_erasures": -1,
+        "api_keys": 1, "api_key_quota_slots": 1, "api_key_quota_queues": 1,
     }  # fmt: skip
     assert admin.execute(RECORD, [manager_id]).fetchone() == (3, 5, 3, True, True)
-    assert other.get(stack["id"]).json == stack
+    query = "SELECT external_id::text FROM stackmgr.manager_erasures WHERE manager_id = %s"
+    assert admin.execute(query, [manager_id]).fetchone() == (external_id,)
+    assert rows_without(admin, f"{manager_id}|{external_id}|{quota_id}") == others
+
+
+def rows_without(admin, ids):
+    """Return the rows of each table that have none of the ids."""
+    tables = admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'stackmgr'").fetchall()
+    query = "SELECT t::text FROM stackmgr.{} AS t WHERE t::text !~ %s ORDER BY 1"
+    return {name: admin.execute(query.format(name).encode(), [ids]).fetchall() for (name,) in tables}
 
 
 def test_erasure_needs_the_confirmed_id(client, busy_manager, command, contents):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from uuid import uuid4
 
 import psycopg
@@ -70,12 +71,21 @@ def test_second_run_waits_for_the_first(server_url):
     assert printed == [[*everything, "the schema is up to date"], ["the schema is up to date"]]
 
 
-def test_a_session_that_has_the_lock_is_named(own_url, monkeypatch):
+def test_a_session_that_has_the_lock_is_named(own_url, server_url, monkeypatch):
+    """The longest first, and neither one that waits for it nor one of another database."""
     monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_RUN", b"SET lock_timeout = '300ms'")
-    with psycopg.connect(own_url, autocommit=True, application_name="report") as other:
-        other.execute(b"SELECT pg_advisory_lock(4663001)")
-        message = rf"has the lock .* blocked by pid {other.info.backend_pid} \(postgres report, idle"
-        with pytest.raises(CommandError, match=message):
+    with ExitStack() as sessions:
+        others = [psycopg.connect(url, autocommit=True) for url in (server_url, own_url, own_url, own_url)]
+        for other in others:
+            sessions.callback(other.close)
+            other.execute(b"SET application_name = 'a report'")
+        for other in others[:3]:
+            other.execute(b"SELECT pg_advisory_lock_shared(4663001)")
+        others[3].pgconn.send_query(b"SELECT pg_advisory_lock(4663001)")
+        named = [
+            rf"pid {other.info.backend_pid} \(postgres a report, idle, [^)]*\)+" for other in others[1:3]
+        ]
+        with pytest.raises(CommandError, match=f"has the lock .* blocked by {', '.join(named)}$"):
             migrations.apply(own_url)
 
 

@@ -1,6 +1,7 @@
 """Roles and logins: what each may do and no more, and the comments that explain the schema in psql."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from stackmgr.errors import CommandError
 from stackmgr.operate import keys, migrations
 from stackmgr.operate.operator import operating
 from tests.support.recorder import opened
+from tests.support.waiting import eventually
 
 # The object, what stackmgr_app may do with it, and the column if that is one of a column.
 CATALOG = (paths.directory("sql") / "catalog.tsv").read_text().splitlines()
@@ -75,6 +77,16 @@ def test_deployer_is_no_superuser(bare_database_url, commands):
         assert keys.find(operator, issued.key_id).external_id == ACCOUNT
     with psycopg.connect(deployer_url) as connection:
         assert connection.execute(OWNERS).fetchall() == [("stackmgr_owner",)]
+
+
+def test_a_role_that_another_run_creates_is_used(bare_database_url):
+    deployer_url = prepare(bare_database_url, DEPLOYERS["may create roles"])
+    with ThreadPoolExecutor() as threads, psycopg.connect(deployer_url) as other:
+        other.execute(b"CREATE ROLE stackmgr_owner")
+        applied = threads.submit(migrations.apply, deployer_url)
+        eventually(lambda: other.execute(b"SELECT FROM pg_locks WHERE NOT granted").fetchall())
+        other.commit()
+    assert applied.result(60) == migrations.available()
 
 
 NOT_MADE = "stackmgr_owner does not exist and this login may not create it: run .*roles.sql"
