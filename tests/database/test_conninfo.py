@@ -90,6 +90,7 @@ def test_no_variable_overrides_the_connection_string(server_url, monkeypatch, na
             with psycopg.connect(text) as connection:
                 assert connection.execute("SHOW TimeZone").fetchone() != ("Asia/Tokyo",)
                 assert connection.execute("SHOW DateStyle").fetchone()[0].startswith("ISO")
+                assert connection.info.encoding == "utf-8"
 
 
 def test_service_decides_the_servers_settings():
@@ -99,6 +100,7 @@ def test_service_decides_the_servers_settings():
     # Two hosts that do not respond; bytes that nobody confirms, as where a cable fails.
     assert 2 * int(completed["connect_timeout"]) < 5.0
     assert int(completed["tcp_user_timeout"]) / 1000 < 5.0
+    assert sum(int(completed[f"keepalives_{name}"]) for name in ("idle", "interval", "count")) < 20
     options = completed["options"].split(" -c ")
     assert options[0] == "-c plan_cache_mode=force_generic_plan"
     assert options[1:4] == ["enable_seqscan=off", "enable_sort=off", "statement_timeout=1h"]

@@ -75,23 +75,10 @@ def test_no_default_changes_an_operation_or_a_migration(server, make_subject, se
         assert preflight.examine(url).problems == []
 
 
-def test_no_variable_of_libpq_changes_what_is_pinned(server, monkeypatch):
-    monkeypatch.setenv("PGDATESTYLE", "German")
-    monkeypatch.setenv("PGTZ", "Asia/Tokyo")
-    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
-    assert_pinned(server.url())
-
-
 def test_no_connection_string_changes_what_is_pinned(server):
     options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in HOSTILE.items())
     url = make_conninfo(server.url(), options=options, client_encoding="LATIN1")
     assert_pinned(url, **{name: HOSTILE[name] for name in DEFAULT_SETTINGS})
-
-
-def test_connection_string_chooses_the_planning(server):
-    url = make_conninfo(server.url(), options="-c plan_cache_mode=auto")
-    assert_pinned(url, plan_cache_mode="auto", enable_seqscan="on", enable_sort="on")
-    assert preflight.examine(url).problems == []
 
 
 def test_a_connection_with_other_settings_is_closed(server):

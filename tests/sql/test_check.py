@@ -135,7 +135,8 @@ OBJECTS = {
     SECURED: "lacks POLICY ON stackmgr.stacks, whose row security is enabled",
     f"{SECURED}; CREATE POLICY every ON stacks TO stackmgr_reader USING (true)": "lacks POLICY ON",
     f"{SECURED}; CREATE POLICY every ON stacks AS RESTRICTIVE USING (true)": "lacks POLICY ON",
-    f"{SECURED}; CREATE POLICY every ON stacks USING (true)": f"{STACKS}: owner stackmgr_owner, row security",
+    f"{SECURED}; CREATE POLICY every ON stacks TO PUBLIC USING (true)": "stackmgr_owner, row security",
+    f"{SECURED}; CREATE POLICY every ON stacks TO stackmgr_app USING (true)": "_owner, row security",
     "DROP TABLE manager_rebindings": "relation stackmgr.manager_rebindings: missing",
     "ALTER DOMAIN preset DROP CONSTRAINT preset_is_known": "constraint preset_is_known: missing",
     "ALTER DOMAIN preset SET NOT NULL": "type stackmgr.preset: owner stackmgr_owner, text NOT NULL",
@@ -163,8 +164,11 @@ OBJECTS = {
 BY_DEFAULT = "ALTER DEFAULT PRIVILEGES FOR ROLE stackmgr_owner"
 FUNCTIONS = "default privileges of stackmgr_owner: EXECUTE on functions to PUBLIC;"
 PRIVILEGES = {
-    f"{BY_DEFAULT} GRANT SELECT ON TABLES TO {OTHER}": f"stackmgr_owner: SELECT on tables to {OTHER};",
-    f"{BY_DEFAULT} IN SCHEMA stackmgr GRANT SELECT ON TABLES TO {OTHER}": f"SELECT on tables to {OTHER};",
+    **{
+        f"{BY_DEFAULT} {place} GRANT ALL ON {kind} TO {OTHER}": f" on {kind.lower()} to {OTHER};"
+        for kind in ("TABLES", "SEQUENCES", "FUNCTIONS", "TYPES")
+        for place in ("", "IN SCHEMA stackmgr")
+    },
     f"{BY_DEFAULT} GRANT EXECUTE ON FUNCTIONS TO PUBLIC": FUNCTIONS,
     f"GRANT SELECT ON ALL TABLES IN SCHEMA stackmgr TO {OTHER}": f"api_keys: privileges of {OTHER}: SELECT;",
     f"GRANT SELECT (key_digest) ON api_keys TO {OTHER}": f"privileges of {OTHER}: SELECT (key_digest);",
@@ -213,6 +217,12 @@ def test_maintain_of_public_is_a_problem(check, admin):
 
 DBA_TWO = "CREATE FUNCTION dba_two() RETURNS integer RETURN 2"
 SEQUENCE = "CREATE SEQUENCE next; GRANT USAGE ON next TO stackmgr_app"
+OF_AN_EXTENSION = """
+INSERT INTO pg_depend (classid, objid, objsubid, refclassid, refobjid, refobjsubid, deptype)
+SELECT 'pg_proc'::regclass, 'dba_two'::regproc, 0, 'pg_extension'::regclass, oid, 0, 'e' FROM pg_extension
+"""
+UNRESTRICTED = "UPDATE pg_database SET datacl = NULL WHERE datname = current_database()"
+HARMLESS = ("pg_monitor", "pg_read_all_settings", "pg_read_all_stats", "pg_stat_scan_tables")
 SLOW = ("enable_indexonlyscan", "enable_indexscan", "track_counts")
 LOGGED = ("log_statement = 'all'", "log_statement = 'mod'", "log_min_duration_statement = 0",
     "log_min_duration_sample = 0", "log_parameter_max_length_on_error = 9")  # fmt: skip
@@ -231,10 +241,11 @@ SAID = {
     f"{DBA_TWO}; REVOKE EXECUTE ON FUNCTION dba_two FROM PUBLIC": "function stackmgr.dba_two()",
     "CREATE AGGREGATE total(integer) (sfunc = int4pl, stype = integer)": "function stackmgr.total(integer)",
     f"GRANT {OTHER} TO {LOGIN}": f"membership of {LOGIN} in {OTHER}",
-    "ALTER DATABASE this SET commit_delay = 100000": "slow requests down: commit_delay = 100000",
+    "ALTER DATABASE this SET commit_delay = 10000": "slow requests down: commit_delay = 10000",
     **{f"ALTER DATABASE this SET {each} = off": f"slow requests down: {each} = off" for each in SLOW},
     **{f"ALTER DATABASE this SET {each}": "the server's log gets parameters" for each in LOGGED},
     "ALTER DATABASE this SET log_statement = 'ddl'": None,
+    f"ALTER ROLE {LOGIN} SET log_statement = mod; ALTER ROLE {LOGIN} SET log_parameter_max_length = 0": None,
     f"ALTER ROLE {LOGIN} CONNECTION LIMIT 3": "the login may have 3:",
     "ALTER DATABASE this CONNECTION LIMIT 4": "the login may have 4:",
     "CREATE PUBLICATION every FOR ALL TABLES": None,
@@ -243,7 +254,9 @@ SAID = {
     f"GRANT stackmgr_reader TO {OTHER}": None,
     f"{BY_DEFAULT} GRANT SELECT ON TABLES TO stackmgr_owner": None,
     f"{SEQUENCE}; ALTER TABLE stacks ADD COLUMN note bigint DEFAULT nextval('next')": "column note",
-    f"GRANT pg_read_all_stats TO {LOGIN}": f"membership of {LOGIN} in pg_read_all_stats",
+    **{f"GRANT {role} TO {LOGIN}": f"membership of {LOGIN} in {role}" for role in HARMLESS},
+    f"{DBA_TWO}; {OF_AN_EXTENSION}": None,
+    f"REVOKE ALL ON DATABASE this FROM {LOGIN}; {UNRESTRICTED}": "on the database: CONNECT, TEMPORARY;",
 }
 
 

@@ -17,6 +17,7 @@ from stackmgr.access.verifiers import Identity
 from stackmgr.admission import UNLIMITED
 from stackmgr.database import statements
 from stackmgr.errors import ServiceError
+from stackmgr.limits import MAX_PAGE_SIZE, PAGE_NAME_BYTES
 from stackmgr.operate import migrations, preflight
 from stackmgr.stacks import cursor, repository
 from stackmgr.stacks.configuration import Configuration
@@ -44,7 +45,8 @@ WRITTEN = b"""
     WHERE manager_id = %s::text::uuid
     ORDER BY stacks.created_at, revisions.revision_number
 """
-MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
+NOT_DEFERRED = DEFERRED.replace(b"DEFERRABLE INITIALLY", b"NOT").replace(b"DEFERRED", b"DEFERRABLE")
+POSITIONS = (cursor.START, cursor.START, cursor.Position(datetime(2000, 1, 1, tzinfo=UTC), UUID(int=0)))
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +70,11 @@ def test_check_reports_what_citus_rejects(url: str, database_url: str):
     assert preflight.examine(url).problems == [
         "the tables are distributed: set STACKMGR_SQL_VARIANT=citus, as Citus rejects the others"
     ]
-    with psycopg.connect(url) as admin, admin.transaction(force_rollback=True):
-        admin.execute(b"DELETE FROM pg_extension WHERE extname = 'citus'")
-        [facts] = admin.cursor(row_factory=namedtuple_row).execute(statements.load("server_facts").text)
-        assert facts.is_distributed is False
+    for changed in (b"DELETE FROM pg_extension WHERE extname = 'citus'", NOT_DEFERRED):
+        with psycopg.connect(url) as admin, admin.transaction(force_rollback=True):
+            admin.execute(changed)
+            [facts] = admin.cursor(row_factory=namedtuple_row).execute(statements.load("server_facts").text)
+            assert facts.is_distributed is False
     assert preflight.examine(make_conninfo(database_url, **auto), variant="citus").problems == [
         "STACKMGR_SQL_VARIANT is citus, but the tables are not distributed: run deploy/citus.sql"
     ]
@@ -101,9 +104,11 @@ def outcomes(url: str, variant: str) -> list[Any]:
             operation = repository.update_operation(stack_id, changes, "r" * 300)
             return repository.get_or_update(credential.rows, operation)
 
-        def read(after: cursor.Position, limit: int) -> Any:
-            page, position = repository.list_page(credential.rows, repository.list_operation(after, limit))
-            return [stack[CONFIGURED] for stack in page], position is not None
+        def walk(position: cursor.Position | None, limit: int) -> Iterator[Any]:
+            while position:
+                operation = repository.list_operation(position, limit)
+                page, position = repository.list_page(credential.rows, operation)
+                yield [stack[CONFIGURED] for stack in page]
 
         made, _ = create("one", STORED)
         calls = [
@@ -116,6 +121,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
                 for change in stored(CHANGED)._asdict().items()
             ),
             lambda: update(str(uuid4()), {"name": "Nobody's"}),
+            lambda: update(made.stack_id, {"name": "n" * (PAGE_NAME_BYTES // MAX_PAGE_SIZE)}),
             lambda: repository.get_or_update(credential.rows, repository.get_operation(made.stack_id)),
             lambda: repository.get_or_update(credential.rows, repository.get_operation(str(uuid4()))),
         ]
@@ -127,7 +133,8 @@ def outcomes(url: str, variant: str) -> list[Any]:
             else:
                 stack, *created = result if isinstance(result[0], tuple) else (result,)
                 found.append((stack[CONFIGURED], stack.stack_id == made.stack_id, created))
-        found += [read(cursor.START, 1), read(cursor.START, 2), read(cursor.Position(MOMENT, UUID(int=0)), 1)]
+        for position, limit in zip(POSITIONS, (1, 2, 1), strict=True):
+            found += walk(position, limit)
     with psycopg.connect(url) as connection:
         written = connection.execute(WRITTEN, [credential.identity.manager_id]).fetchall()
     for revision, *_ in written:

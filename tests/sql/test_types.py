@@ -7,7 +7,6 @@ import sys
 import psycopg
 import pytest
 
-from stackmgr.http.schemas import read_schema
 from stackmgr.stacks import configuration
 from tests.support import examples
 from tests.support.examples import ADDRESSES, random_allocation
@@ -34,11 +33,6 @@ def test_postgresql_and_python_agree_on_blank(admin):
 def test_every_name_the_service_accepts_can_be_stored(admin, name):
     accepted = configuration.check_name(name)
     assert admin.execute("SELECT %s::stackmgr.stack_name", (accepted,)).fetchone() == (name,)
-
-
-def test_every_preset_the_service_accepts_can_be_stored(admin):
-    for preset in read_schema("stack_parts.json")["definitions"]["preset"]["enum"]:
-        admin.execute("SELECT %s::stackmgr.preset", (preset,))
 
 
 def test_every_allocation_can_be_stored(admin):
