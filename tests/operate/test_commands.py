@@ -110,9 +110,13 @@ def test_migrate_brings_the_schema_up_to_date(run, server_url, monkeypatch):
         assert run("migrate", url=url) == Outcome(0, "the schema is up to date\n", "")
         checked = run("check", url=url)
         assert (checked.status, checked.out.splitlines()[-1]) == (0, "ok")
-        with psycopg.connect(url) as admin:
-            admin.execute(b"ALTER TABLE stackmgr.api_keys DROP COLUMN label CASCADE")
-        assert problems(run("keys", "list", url=url)) == [NO_SCHEMA]
+        for older in (
+            "ALTER TABLE stackmgr.api_keys DROP label CASCADE",
+            "REVOKE ALL ON SCHEMA stackmgr FROM %s",
+        ):
+            with psycopg.connect(url) as admin:
+                admin.execute(older.replace("%s", "stackmgr_reader").encode())
+            assert problems(run("keys", "list", url=url)) == [NO_SCHEMA]
     monkeypatch.setattr(migrations, "apply", lambda *_, wait_seconds, report: report(f"{wait_seconds}") or [])
     assert run("migrate", "--wait", "7").err == "stackmgr: 7\n"
 
@@ -303,8 +307,10 @@ def test_addresses_that_do_not_respond_are_passed_over(run, database_url):
 
 
 @pytest.mark.parametrize(("command", "status"), [((COMMAND, "check"), 3), (GUNICORN, 1)], ids=range(2))
-def test_every_wrong_setting_is_named(command, status, monkeypatch):
+def test_every_wrong_setting_and_warning_is_named(command, status, monkeypatch, database_url):
     monkeypatch.chdir(paths.directory("deploy").parent)
+    started = process(url=database_url, command=command)
+    assert (started.status, "the login is a superuser" in started.out + started.err) == (0, True)
     choices = ("VERIFIER", "CONCURRENCY", "LOG_LEVEL", "LOG_FORMAT", "ADMIN_BIND")
     wrong = {f"STACKMGR_{name}": f"hunter-{name}" for name in choices}
     url = "postgresql://operator:hunter2@hunter3@localhost/stackmgr"

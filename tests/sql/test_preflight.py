@@ -136,6 +136,9 @@ END $$
 """
 LATER = """
 SET LOCAL ROLE stackmgr_owner;
+CREATE TABLE stackmgr.short (a integer, b integer); GRANT SELECT (b) ON stackmgr.short TO stackmgr_app;
+CREATE TABLE stackmgr.gone (a integer); GRANT SELECT ON stackmgr.gone TO stackmgr_app;
+ALTER TABLE stackmgr.short DROP COLUMN b; DROP TABLE stackmgr.gone;
 DROP FUNCTION stackmgr.update_stack(uuid, uuid, uuid, text, text, text, text, text, text);
 GRANT SELECT ON stackmgr.manager_holds TO stackmgr_app;
 REVOKE SELECT ON stackmgr.manager_holds FROM stackmgr_app;
