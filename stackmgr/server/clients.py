@@ -64,7 +64,7 @@ class Clients:
                     accepted += 1
                     if (now := int(monotonic())) != second:
                         most_open, second = 0, now
-                    if is_shared and self._idle_until == inf and most_open < len(self.open) < SHARED_BELOW:
+                    if is_shared and most_open < len(self.open) < SHARED_BELOW:
                         most_open, accepted = len(self.open), ACCEPTS
                         scheduler.wait(SHARE_SECONDS)
                         break
