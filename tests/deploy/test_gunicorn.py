@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from stackmgr import __version__
@@ -34,11 +35,14 @@ def test_admin_listener_outlives_reloads(database_url):
     admin_port = free_port()
     with running_service(database_url, env=at(admin_port)) as service:
         assert messages(service).count(f"stackmgr {__version__}") == 1
+        os.kill(service.pid, signal.SIGTTIN)
         for _ in range(3):
             assert server.exchange(admin_port, "/live").json["version"] == __version__
             assert send_request(service.port, "/live")[0] == 404
             with server.workers_replaced(service.pid):
                 os.kill(service.pid, signal.SIGHUP)
+        assert sum("Listening at" in said for said in messages(service)) == 1
+        assert psutil.Process(service.pid).net_connections("unix") == []  # no control socket
 
 
 def test_admin_port_elsewhere_is_rejected(database_url):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import select
 import time
 from types import SimpleNamespace
@@ -158,6 +159,7 @@ def test_request_is_one_line_of_ascii(style, capfd):
     logs._stderr.flush()
     written = capfd.readouterr().err
     assert_one_line(written)
+    assert re.search(r"\b20\d\d(-\d\d){2}T[\d:.]{12}\+00:00", written)
     assert written.endswith("\n")
     if style == "json":
         assert json.loads(written).items() >= (fields | {"level": "info", "message": "request"}).items()

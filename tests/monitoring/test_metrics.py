@@ -23,7 +23,7 @@ BOUNDS = [*map(str, (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(values, "ValueClass", values.ValueClass)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
-    yield tmp_path / "metrics"
+    yield tmp_path / "new" / "metrics"
     values.close_all_multiprocess_files()
 
 
@@ -154,9 +154,8 @@ def test_unusable_folder_is_in_words(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     inside = tmp_path / "file" / "metrics"
     assert metrics.folder_problem(inside) == f"{inside} cannot be used: Not a directory"
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: mode == os.R_OK | os.W_OK | os.X_OK and path != tmp_path
-    )
+    rights = os.R_OK | os.W_OK | os.X_OK
+    monkeypatch.setattr(os, "access", lambda *given: given != (tmp_path, rights))
     assert metrics.folder_problem(tmp_path / "new" / "metrics") == f"{tmp_path} is not writable"
     other = "holds files of something else (file): choose an empty folder"
     assert metrics.folder_problem(tmp_path) == f"{tmp_path} {other}"

@@ -32,11 +32,12 @@ _ERROR = re.compile(
 
 class Log:
     def __init__(self):
-        self.lines, self.fields = [], {}  # the fields of the last line
+        self.lines, self.levels, self.fields = [], [], {}  # the fields of the last line
 
     def error(self, text, *values, level="error", extra=None):
         self.lines.append(text % values)
-        self.fields = {"level": level, **(extra or {"fields": {}})["fields"]}
+        self.levels.append(level)
+        self.fields = extra and extra["fields"]
 
     info, warning = partialmethod(error, level="info"), partialmethod(error, level="warning")
 

@@ -115,6 +115,7 @@ def test_what_clients_hold_is_counted(make, sent, is_busy):
     tracemalloc.stop()
     assert taken <= sum(each.served.held for each in found[1:]) + 20 * CLIENT_BYTES
     assert worker.managers._held == sum(each.served.held for each in found)
+    assert all(each.served.held == 0 or each.served.held > client.STACK_BYTES for each in found)
     for one in found:
         one.reset()
     worker.settle()

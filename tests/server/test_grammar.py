@@ -133,7 +133,7 @@ def test_a_valid_host(host):
     assert get(host=host).environ["HTTP_HOST"] == host
 
 
-def test_long_field_names_are_not_cached():
+def test_few_field_names_are_cached():
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -141,6 +141,7 @@ def test_long_field_names_are_not_cached():
             with pytest.raises(InvalidRequest):
                 get(f"{'a' * 60_000}{number}: b")
             get(f"{'a' * 8_000}{number}: b")
+            get(*[f"X-{number}-{each}: b" for each in range(99)])
         assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
     finally:
         tracemalloc.stop()

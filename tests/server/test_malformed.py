@@ -100,9 +100,9 @@ def test_error_messages_are_described(memory, sent, kind):
     assert response.json["message"] == expected.message
     assert expected.message in described(expected.code)
     assert response.headers["Retry-After"] == ("1" if is_late else None)
-    logged = {"level": "warning", "request_id": response.json["request_id"], "status": expected.status}
-    logged |= {"code": expected.code} | ({"reason": "request_timed_out"} if is_late else {})
-    assert memory.log.fields == logged
+    logged = {"request_id": response.json["request_id"], "status": expected.status, "code": expected.code}
+    assert memory.log.fields == logged | ({"reason": "request_timed_out"} if is_late else {})
+    assert memory.log.levels == ["error"] * (kind == "ServiceError") + ["warning"]
 
 
 @pytest.mark.parametrize(("lines", "expected"), [

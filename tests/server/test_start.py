@@ -53,7 +53,7 @@ def test_an_unusable_metrics_folder_stays(server_url, tmp_path, folder, problem)
 
 
 def test_a_second_start_leaves_the_metrics(database_url, tmp_path):
-    folder = tmp_path / "metrics"
+    folder = tmp_path / "new" / "metrics"
     env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}", "STACKMGR_METRICS_DIR": str(folder)}
     with running_service(database_url, env=env):
         files = {path: path.stat().st_ino for path in folder.iterdir()}
