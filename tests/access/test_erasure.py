@@ -248,17 +248,13 @@ def test_key_issued_meanwhile_is_a_new_managers(busy_manager, new_key, erase, da
     assert admin.execute(valid, [external_id]).fetchone() == (1,)
 
 
-@pytest.mark.parametrize(
-    "race",
-    [
-        ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 401),
-        ("stack_create", lambda client, _: client.create(configuration(), key="new"), 201),
-        ("stack_create", lambda client, _: client.create(configuration(), key="key 0"), 200),
-        ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 401),
-        ("stack_update", lambda client, stack: client.update(stack, {"name": "new"}), 200),
-    ],
-    ids=["create", "created", "retry that found its key used", "update", "updated"],
-)
+@pytest.mark.parametrize("race", [
+    ("api_key_verify", lambda client, _: client.create(configuration(), key="new"), 401),
+    ("stack_create", lambda client, _: client.create(configuration(), key="new"), 201),
+    ("stack_create", lambda client, _: client.create(configuration(), key="key 0"), 200),
+    ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 401),
+    ("stack_update", lambda client, stack: client.update(stack, {"name": "new"}), 200),
+], ids=["create", "created", "retry that found its key used", "update", "updated"])  # fmt: skip
 def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, race):
     last_statement, send, status = race
     [first, *_] = client.page().json["items"]

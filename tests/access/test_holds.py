@@ -72,11 +72,9 @@ def test_what_cannot_be_held_or_released_is_named(manager, command):
         assert command("managers", "hold", manager[0], "--reason", reason).status == 2
 
 
-@pytest.mark.parametrize(
-    ("deleted", "left"),
-    [(0, [3, 3, 3]), (2, [3, 3, 1]), (7, [2, 0, 0]), (9, [0, 0, 0])],
-    ids=["before any row", "receipts", "stacks", "after the last row"],
-)
+@pytest.mark.parametrize(("deleted", "left"), [
+    (0, [3, 3, 3]), (2, [3, 3, 1]), (7, [2, 0, 0]), (9, [0, 0, 0]),
+], ids=["before any row", "receipts", "stacks", "after the last row"])  # fmt: skip
 def test_hold_stops_a_running_erasure(manager, operators, rows, deleted, left):
     one, two = operators
 

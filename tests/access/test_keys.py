@@ -159,14 +159,10 @@ def test_issue_and_rotate_print_the_key_alone(command, holder, issued_json):
     assert holder(issued_json["key"]).page().status_int == 401
 
 
-@pytest.mark.parametrize(
-    ("given", "printed"),
-    [
-        ("2999-01-31T00:00:00+02:00", "2999-01-30T22:00:00Z"),
-        ("2999-01-31", "2999-01-31T00:00:00Z"),
-        ("2999-01-31Z", "2999-01-31T00:00:00Z"),
-    ],
-)
+@pytest.mark.parametrize(("given", "printed"), [
+    ("2999-01-31T00:00:00+02:00", "2999-01-30T22:00:00Z"), ("2999-01-31", "2999-01-31T00:00:00Z"),
+    ("2999-01-31Z", "2999-01-31T00:00:00Z"),
+])  # fmt: skip
 def test_issue_for_scripts_prints_one_document(command, given, printed):
     issued_json = command("keys", "issue", "--json", "--external-id", str(uuid4()), "--expires-at", given)
     assert issued_json.err == ""

@@ -21,10 +21,9 @@ def problems(**changed: str) -> str:
     return str(rejected.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "concurrency", "connections", "concurrent"),
-    [("unkey", 64, 8, 64), ("database", 64, 8, 24), ("database", 4, 8, 4)],
-)
+@pytest.mark.parametrize(("name", "concurrency", "connections", "concurrent"), [
+    ("unkey", 64, 8, 64), ("database", 64, 8, 24), ("database", 4, 8, 4),
+])  # fmt: skip
 def test_database_verifier_limits_concurrency(name, concurrency, connections, concurrent):
     numbers = {"STACKMGR_CONCURRENCY": str(concurrency), "STACKMGR_DATABASE_CONNECTIONS": str(connections)}
     chosen = settings.from_environ(GOOD | numbers | {"STACKMGR_VERIFIER": name})

@@ -75,17 +75,13 @@ def test_verify_key_names_the_rejected_key(command, holder, admin):
     assert 50 <= limited.json["retry_after"] <= 60
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "status", "reason"),
-    [
-        (respond(200, verification("NOT_FOUND")), 401, "key_unknown"),
-        (respond(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
-        (respond(200, verification("RATE_LIMITED")), 429, "key_limited"),
-        (respond(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
-        (hang_up, 503, "verifier_response_broken"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, int) else "",
-)
+@pytest.mark.parametrize(("behaviour", "status", "reason"), [
+    (respond(200, verification("NOT_FOUND")), 401, "key_unknown"),
+    (respond(200, accepted("no-uuid")), 401, "external_id_not_canonical"),
+    (respond(200, verification("RATE_LIMITED")), 429, "key_limited"),
+    (respond(503, b"", "Retry-After: 9"), 503, "verifier_http_503"),
+    (hang_up, 503, "verifier_response_broken"),
+], ids=lambda value: str(value) if isinstance(value, int) else "")  # fmt: skip
 def test_verify_key_reports_unkeys_outcome(command, with_unkey, behaviour, status, reason):
     with_unkey.behave = behaviour
     result = command("verify-key", "--json", stdin="some_key\n")
@@ -96,15 +92,11 @@ def test_verify_key_reports_unkeys_outcome(command, with_unkey, behaviour, statu
     assert "some_key" not in result.out + result.err
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "warned"),
-    [
-        (respond(200, verification("NOT_FOUND")), ""),
-        (respond(403, {}), "warning: Unkey verifies no key now: verifier_http_403\n"),
-        (hang_up, "warning: Unkey verifies no key now: verifier_response_broken\n"),
-    ],
-    ids=["accepted root key", "rejected root key", "no response"],
-)
+@pytest.mark.parametrize(("behaviour", "warned"), [
+    (respond(200, verification("NOT_FOUND")), ""),
+    (respond(403, {}), "warning: Unkey verifies no key now: verifier_http_403\n"),
+    (hang_up, "warning: Unkey verifies no key now: verifier_response_broken\n"),
+], ids=["accepted root key", "rejected root key", "no response"])  # fmt: skip
 def test_check_tries_the_root_key_with_a_made_up_key(command, with_unkey, behaviour, warned):
     with_unkey.behave = behaviour
     out = command("check").out

@@ -33,20 +33,17 @@ def test_the_scheme_in_any_case_with_spaces(client, credentials):
     assert client.request("GET", STACKS, headers=header).status_int == 200
 
 
-@each_case(
-    "credentials",
-    {
-        "nothing": (None, "", " ", "Bearer", "Bearer ", "Bearer =", "Bearer ==", "KEY"),
-        "another separator": [f"Bearer{between}KEY" for between in ("", "\t", "\xa0", ": ", ":", "=")],
-        "another scheme": ("Basic KEY", "Basic OnBhc3N3b3Jk", "Token KEY", "Bearers KEY", "X Bearer KEY"),
-        "two": ("Bearer KEY KEY", "Bearer KEY,KEY", "Bearer KEY,Bearer KEY", "Bearer KEY, Bearer KEY"),
-        "two schemes": ("Basic OnBhc3N3b3Jk,Bearer KEY",),
-        "a list": ("Bearer KEY,", "Bearer ,KEY", "Bearer KEY;", "Bearer token=KEY", 'Bearer KEY, realm="x"'),
-        "quoted": ('Bearer "KEY"', "Bearer 'KEY'", "Bearer <KEY>"),
-        "more than the key": [f"Bearer KE{end}" for end in ("Y\xe9", "\xc3\xbf", "Y=", "Y.KEY", "Y%20")],
-        "no key": ("Bearer null", "Bearer undefined", "Bearer " + "a" * 60000, "Bearer " * 1000),
-    },
-)
+@each_case("credentials", {
+    "nothing": (None, "", " ", "Bearer", "Bearer ", "Bearer =", "Bearer ==", "KEY"),
+    "another separator": [f"Bearer{between}KEY" for between in ("", "\t", "\xa0", ": ", ":", "=")],
+    "another scheme": ("Basic KEY", "Basic OnBhc3N3b3Jk", "Token KEY", "Bearers KEY", "X Bearer KEY"),
+    "two": ("Bearer KEY KEY", "Bearer KEY,KEY", "Bearer KEY,Bearer KEY", "Bearer KEY, Bearer KEY"),
+    "two schemes": ("Basic OnBhc3N3b3Jk,Bearer KEY",),
+    "a list": ("Bearer KEY,", "Bearer ,KEY", "Bearer KEY;", "Bearer token=KEY", 'Bearer KEY, realm="x"'),
+    "quoted": ('Bearer "KEY"', "Bearer 'KEY'", "Bearer <KEY>"),
+    "more than the key": [f"Bearer KE{end}" for end in ("Y\xe9", "\xc3\xbf", "Y=", "Y.KEY", "Y%20")],
+    "no key": ("Bearer null", "Bearer undefined", "Bearer " + "a" * 60000, "Bearer " * 1000),
+})  # fmt: skip
 def test_any_other_credential_takes_no_query(client, credentials):
     header = {"Authorization": credentials and credentials.replace("KEY", client.key)}
     for method, path in (("GET", STACKS), ("POST", STACKS), ("PATCH", f"{STACKS}/{MISSING}")):

@@ -26,11 +26,10 @@ operations = pytest.mark.parametrize("operation", ["create", "update"])
 
 
 @operations
-@pytest.mark.parametrize(
-    ("body", "environ"),
-    [(TEXT, CHUNKED), (TEXT + b"GET / HTTP/1.1", {"CONTENT_LENGTH": str(len(TEXT))})],
-    ids=["without a length", "with a length, before another request"],
-)
+@pytest.mark.parametrize(("body", "environ"), [
+    (TEXT, CHUNKED),
+    (TEXT + b"GET / HTTP/1.1", {"CONTENT_LENGTH": str(len(TEXT))}),
+], ids=["without a length", "with a length, before another request"])  # fmt: skip
 def test_a_body_is_read_to_its_end(send, operation, body, environ):
     given = Input(body)
     response = send[operation](given, **environ)
@@ -64,13 +63,10 @@ JSON = ("", "application/json", "APPLICATION/JSON", "application/json;", "Applic
 
 
 @operations
-@each_case(
-    "fields",
-    {
-        "a media type": ({}, *({"CONTENT_TYPE": text} for text in JSON)),
-        "no coding": [{"HTTP_CONTENT_ENCODING": coding} for coding in ("identity", "Identity", "")],
-    },
-)
+@each_case("fields", {
+    "a media type": ({}, *({"CONTENT_TYPE": text} for text in JSON)),
+    "no coding": [{"HTTP_CONTENT_ENCODING": coding} for coding in ("identity", "Identity", "")],
+})  # fmt: skip
 def test_json_is_accepted_with_any_parameter(send, operation, fields):
     assert send[operation](Input(TEXT), CONTENT_LENGTH=str(len(TEXT)), **fields).status_int in (200, 201)
 
@@ -90,20 +86,17 @@ WRONG_LENGTHS = (len(TEXT) + 1, LIMIT, -1, "many", "1.0")
 
 
 @operations
-@each_case(
-    ("body", "environ"),
-    {
-        "no length": UNREAD,
-        "a wrong length": [(TEXT, {"CONTENT_LENGTH": str(length)}) for length in WRONG_LENGTHS],
-        "broken off": [(error, environ) for error in ERRORS for environ in (CHUNKED, WHOLE)],
-        "a media type": [(TEXT, WHOLE | {"CONTENT_TYPE": text}) for text in MEDIA_TYPES],
-        "a coding": [
-            (text, {"HTTP_CONTENT_ENCODING": coding, "CONTENT_LENGTH": str(len(text))})
-            for coding in CODINGS
-            for text in (gzip.compress(TEXT), TEXT)
-        ],
-    },
-)
+@each_case(("body", "environ"), {
+    "no length": UNREAD,
+    "a wrong length": [(TEXT, {"CONTENT_LENGTH": str(length)}) for length in WRONG_LENGTHS],
+    "broken off": [(error, environ) for error in ERRORS for environ in (CHUNKED, WHOLE)],
+    "a media type": [(TEXT, WHOLE | {"CONTENT_TYPE": text}) for text in MEDIA_TYPES],
+    "a coding": [
+        (text, {"HTTP_CONTENT_ENCODING": coding, "CONTENT_LENGTH": str(len(text))})
+        for coding in CODINGS
+        for text in (gzip.compress(TEXT), TEXT)
+    ],
+})  # fmt: skip
 def test_any_other_transfer_is_rejected(send, rejected, operation, body, environ):
     given = Input(body) if isinstance(body, bytes) else Input(TEXT, breaks_with=body)
     rejected(400, "invalid_request", send[operation], given, **environ)

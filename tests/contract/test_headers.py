@@ -14,15 +14,12 @@ from tests.support.tables import each_case
 MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 
 
-@each_case(
-    "text",
-    {
-        "ordinary": ("0", "a,b", "F47AC10B-58CC-4372-A567-0E02B2C3D479", "two  spaces   inside"),
-        "code": ('quotes " and \\ and {"braces":null}', "<script>alert(1)</script>", "%0d%0a%s%(x)s"),
-        "Latin-1": ("caf\xe9", "\xa0", "\x85", "".join(map(chr, range(0x80, 0x100)))),
-        "long": ("r" * 60000,),
-    },
-)
+@each_case("text", {
+    "ordinary": ("0", "a,b", "F47AC10B-58CC-4372-A567-0E02B2C3D479", "two  spaces   inside"),
+    "code": ('quotes " and \\ and {"braces":null}', "<script>alert(1)</script>", "%0d%0a%s%(x)s"),
+    "Latin-1": ("caf\xe9", "\xa0", "\x85", "".join(map(chr, range(0x80, 0x100)))),
+    "long": ("r" * 60000,),
+})  # fmt: skip
 def test_a_request_id_is_echoed(client, text):
     missing = client.get(MISSING, headers={"X-Request-Id": f" {text}\t"})
     assert missing.json["request_id"] == missing.headers["X-Request-Id"] == text
@@ -93,21 +90,18 @@ def test_a_traceparent_is_sent_as_version_00_without_a_state():
     assert parsed() is None
 
 
-@each_case(
-    "field",
-    {
-        "too little": ("", "-", "00", VALID[:-1], f"00-{IDS}", f"cc-{IDS}-0"),
-        "more of version 00": [VALID + more for more in ("0", "-", "-what-the-future-will-be-like", "\n")],
-        "two fields": (f"{VALID},{VALID}", f"{VALID}, {VALID}", f"01-{IDS}-01-more,01-{IDS}-01-more"),
-        "another version": [f"{version}-{IDS}-01" for version in ("ff", "0", "000", ".0", "0A")],
-        "another separator": (VALID.replace("-", "_"), f"cc-{IDS}-01.what-the-future-will-be-like"),
-        "zeros": (f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"cc-{'0' * 32}-{PARENT}-01"),
-        "capitals": (f"00-{TRACE.upper()}-{PARENT}-01", f"00-{TRACE}-{PARENT.upper()}-01", f"00-{IDS}-0A"),
-        "another trace": [
-            f"00-{trace}-{PARENT}-01" for trace in (TRACE[:-1], TRACE + "0", TRACE[:-1] + ".", "٤" * 32)
-        ],
-        "another parent": (f"00-{TRACE}-{PARENT[:-1]}-01", f"00-{TRACE}-{PARENT}0-01"),
-    },
-)
+@each_case("field", {
+    "too little": ("", "-", "00", VALID[:-1], f"00-{IDS}", f"cc-{IDS}-0"),
+    "more of version 00": [VALID + more for more in ("0", "-", "-what-the-future-will-be-like", "\n")],
+    "two fields": (f"{VALID},{VALID}", f"{VALID}, {VALID}", f"01-{IDS}-01-more,01-{IDS}-01-more"),
+    "another version": [f"{version}-{IDS}-01" for version in ("ff", "0", "000", ".0", "0A")],
+    "another separator": (VALID.replace("-", "_"), f"cc-{IDS}-01.what-the-future-will-be-like"),
+    "zeros": (f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"cc-{'0' * 32}-{PARENT}-01"),
+    "capitals": (f"00-{TRACE.upper()}-{PARENT}-01", f"00-{TRACE}-{PARENT.upper()}-01", f"00-{IDS}-0A"),
+    "another trace": [
+        f"00-{trace}-{PARENT}-01" for trace in (TRACE[:-1], TRACE + "0", TRACE[:-1] + ".", "٤" * 32)
+    ],
+    "another parent": (f"00-{TRACE}-{PARENT[:-1]}-01", f"00-{TRACE}-{PARENT}0-01"),
+})  # fmt: skip
 def test_any_other_traceparent_is_ignored(field):
     assert parsed(traceparent=field) is None

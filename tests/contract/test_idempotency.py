@@ -82,11 +82,9 @@ USE_KEY = """
 """
 
 
-@pytest.mark.parametrize(
-    "case",
-    [("commit", "Growth", 200), ("commit", "Another", 409), ("rollback", "Growth", 201)],
-    ids=lambda case: f"{case[0]}, {case[1]}",
-)
+@pytest.mark.parametrize("case", [
+    ("commit", "Growth", 200), ("commit", "Another", 409), ("rollback", "Growth", 201),
+], ids=lambda case: f"{case[0]}, {case[1]}")  # fmt: skip
 def test_a_create_waits_for_its_rival(client, stack, admin, other, case):
     end, name, status = case
     other.execute(USE_KEY, [stack["id"]])

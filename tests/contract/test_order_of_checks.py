@@ -62,12 +62,10 @@ OVERRUN = Fault("too large a body", errors.PayloadTooLarge, {"body": too_long, "
 CUT = Fault("cut short", errors.InvalidBody, {"length": 1})
 BODY_FAULTS = (
     Fault("another media type", errors.InvalidBody, {"environ": {"CONTENT_TYPE": "text/plain"}}),
-    Fault("a coding", errors.InvalidBody, {"environ": {"HTTP_CONTENT_ENCODING": "gzip"}}),
-    OVERRUN,
-    CUT,
+    Fault("a coding", errors.InvalidBody, {"environ": {"HTTP_CONTENT_ENCODING": "gzip"}}), OVERRUN, CUT,
     Fault("not JSON", errors.InvalidBody, {"body": lambda draft: draft.body + b"{"}),
     Fault("not a configuration", errors.InvalidConfiguration, {"body": b'{"name":" "}'}),
-)
+)  # fmt: skip
 CREATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, KEY, *BODY_FAULTS, CONFLICT)
 UPDATE = (ROUTE, METHOD, CREDENTIAL, ANNOUNCED, ID, *BODY_FAULTS, MISSING)
 # A body either announces its length or it does not, and cannot end both too late and too early.
@@ -117,11 +115,10 @@ INVALID = [
 ]
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [errors.Unauthorized(), errors.RateLimited(), errors.ServiceUnavailable(), errors.BindingConflict()],
-    ids=["unauthorized", "limited", "unavailable", "conflicting"],
-)
+@pytest.mark.parametrize("outcome", [
+    errors.Unauthorized(), errors.RateLimited(), errors.ServiceUnavailable(),
+    errors.BindingConflict(),
+], ids=["unauthorized", "limited", "unavailable", "conflicting"])  # fmt: skip
 @pytest.mark.parametrize("draft", INVALID, ids=lambda draft: f"{draft.method} {draft.path}")
 def test_a_failed_verification_comes_first(app, serving, client, outcome, draft):
     assert draft.send(serving(FixedVerifier(outcome)), client).status_int == outcome.status

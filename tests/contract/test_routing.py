@@ -40,15 +40,12 @@ def test_an_unknown_path_is_not_found(client, path, headers):
 
 
 @pytest.mark.parametrize("headers", CREDENTIALS.values(), ids=CREDENTIALS)
-@pytest.mark.parametrize(
-    ("path", "method", "allowed"),
-    [
-        *((STACKS, method, "GET, HEAD, POST") for method in [*STRANGE_METHODS, "PATCH"]),
-        *((ITEM, method, "GET, HEAD, PATCH") for method in [*STRANGE_METHODS, "POST"]),
-        (f"{STACKS}?limit=0", "DELETE", "GET, HEAD, POST"),
-        (f"{STACKS}/not-a-uuid", "DELETE", "GET, HEAD, PATCH"),
-    ],
-)
+@pytest.mark.parametrize(("path", "method", "allowed"), [
+    *((STACKS, method, "GET, HEAD, POST") for method in [*STRANGE_METHODS, "PATCH"]),
+    *((ITEM, method, "GET, HEAD, PATCH") for method in [*STRANGE_METHODS, "POST"]),
+    (f"{STACKS}?limit=0", "DELETE", "GET, HEAD, POST"),
+    (f"{STACKS}/not-a-uuid", "DELETE", "GET, HEAD, PATCH"),
+])  # fmt: skip
 def test_another_method_is_rejected(client, path, method, allowed, headers):
     response = client.request(method, path, headers=headers)
     assert (response.status_int, response.headers["Allow"]) == (405, allowed)
@@ -65,18 +62,13 @@ def test_an_id_is_accepted_in_any_case(client, client_with, stack, spell):
     assert client.update(spelled, {"name": "Value"}).json["id"] == stack["id"]
 
 
-@each_case(
-    "text",
-    {
-        "other texts": ("not-a-uuid", "0", "%00", "%20", "%ff", "null", "0" * 32),
-        "another form": (ID.replace("-", ""), f"%7B{ID}%7D", f"urn:uuid:{ID}", f"0x{ID[2:]}"),
-        "more": (f"%20{ID}", *(ID + more for more in ("%20", "%0A", "%00", "%3F", "0", ";v=1", ".json"))),
-        "another digit": (ID[:-1], ID.replace("f", "g"), ID.replace("4", "%D9%A4")),
-        "another hyphen": [
-            ID.replace(*other) for other in (("c-0b", "c0-b"), ("-", "_"), ("-", "%E2%80%90"))
-        ],
-    },
-)
+@each_case("text", {
+    "other texts": ("not-a-uuid", "0", "%00", "%20", "%ff", "null", "0" * 32),
+    "another form": (ID.replace("-", ""), f"%7B{ID}%7D", f"urn:uuid:{ID}", f"0x{ID[2:]}"),
+    "more": (f"%20{ID}", *(ID + more for more in ("%20", "%0A", "%00", "%3F", "0", ";v=1", ".json"))),
+    "another digit": (ID[:-1], ID.replace("f", "g"), ID.replace("4", "%D9%A4")),
+    "another hyphen": [ID.replace(*other) for other in (("c-0b", "c0-b"), ("-", "_"), ("-", "%E2%80%90"))],
+})  # fmt: skip
 def test_an_id_is_a_hyphenated_uuid(client, text):
     for response in (client.get(text), client.update(text, {"name": "Value"})):
         assert response.status_int == 400

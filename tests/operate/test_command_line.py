@@ -19,43 +19,42 @@ PARTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ((), "required: COMMAND"), (("keys",), "required: COMMAND"), (("serve",), "invalid choice: 'serve'"),
-        (("migrate", "now"), "unrecognized arguments: now"), (("keys", "issue"), "required: --external-id"),
-        (("keys", "issue", "--external-id", EXTERNAL_ID.replace("-", "")), NO_UUID),
-        (("keys", "issue", "--external-id", f"{{{EXTERNAL_ID}}}"), NO_UUID),
-        (("keys", "issue", "--external-id", f"{EXTERNAL_ID}\n"), NO_UUID),
-        (("keys", "issue", "--external-id", ""), NO_UUID), (("keys", "list", "--external-id", ""), NO_UUID),
-        (("keys", "revoke", "1"), NO_UUID), (("keys", "revoke"), "required: KEY_ID"),
-        ((*ISSUE, "--label", "a\tb"), "must be printable text on one line"),
-        ((*ISSUE, "--label", "\x1b[2J"), "must be printable text on one line"),
-        ((*ISSUE, "--label", "\udcff"), "must be printable text on one line"),
-        ((*ISSUE, "--expires-at", "tomorrow"), "must be an ISO 8601 time"),
-        ((*ISSUE, "--expires-at", "2099-02-30"), "must be an ISO 8601 time"),
-        ((*ISSUE, "--expires-at", "2020-01-31"), "is in the past"),
-        ((*ISSUE, "--expires-at", "2099-01-31T00:00:00"), "needs an offset from UTC"),
-        ((*ISSUE, "--expires-at", "9999-12-31T23:59:59-14:00"), "is not between the years 1 and 9999"),
-        ((*ISSUE, "--expires-at", "0001-01-01T00:00:00+14:00"), "is not between the years 1 and 9999"),
-        ((*ISSUE, "--label", "x" * 201), "must have at most 200 characters"),
-        *(
-            ((*ISSUE, "--quota", text), "must be N/SECONDS")
-            for text in ("100", "0/10", "10/0", "10001/10", "10/86401", "\u0661/\u0661")
-        ),
-        *(
-            (("keys", "rotate", EXTERNAL_ID, "--overlap", text), "must be a whole number from 0 to 31622400")
-            for text in ("-1", "1.5", "31622401")
-        ),
-        (("verify-key", "stackmgr_key"), "the key is read from standard input: give no arguments"),
-        (("verify-key", "--key=stackmgr_key"), "read from standard input: give no arguments"),
-        *(
-            (("dev", f"--port={text}"), "must be a whole number from 1 to 65535")
-            for text in ("http", "0", "65536", "-1")
-        ),
-    ],
-    ids=range(37),
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    ((), "required: COMMAND"), (("keys",), "required: COMMAND"),
+    (("serve",), "invalid choice: 'serve'"),
+    (("migrate", "now"), "unrecognized arguments: now"),
+    (("keys", "issue"), "required: --external-id"),
+    (("keys", "issue", "--external-id", EXTERNAL_ID.replace("-", "")), NO_UUID),
+    (("keys", "issue", "--external-id", f"{{{EXTERNAL_ID}}}"), NO_UUID),
+    (("keys", "issue", "--external-id", f"{EXTERNAL_ID}\n"), NO_UUID),
+    (("keys", "issue", "--external-id", ""), NO_UUID),
+    (("keys", "list", "--external-id", ""), NO_UUID), (("keys", "revoke", "1"), NO_UUID),
+    (("keys", "revoke"), "required: KEY_ID"),
+    ((*ISSUE, "--label", "a\tb"), "must be printable text on one line"),
+    ((*ISSUE, "--label", "\x1b[2J"), "must be printable text on one line"),
+    ((*ISSUE, "--label", "\udcff"), "must be printable text on one line"),
+    ((*ISSUE, "--expires-at", "tomorrow"), "must be an ISO 8601 time"),
+    ((*ISSUE, "--expires-at", "2099-02-30"), "must be an ISO 8601 time"),
+    ((*ISSUE, "--expires-at", "2020-01-31"), "is in the past"),
+    ((*ISSUE, "--expires-at", "2099-01-31T00:00:00"), "needs an offset from UTC"),
+    ((*ISSUE, "--expires-at", "9999-12-31T23:59:59-14:00"), "is not between the years 1 and 9999"),
+    ((*ISSUE, "--expires-at", "0001-01-01T00:00:00+14:00"), "is not between the years 1 and 9999"),
+    ((*ISSUE, "--label", "x" * 201), "must have at most 200 characters"),
+    *(
+        ((*ISSUE, "--quota", text), "must be N/SECONDS")
+        for text in ("100", "0/10", "10/0", "10001/10", "10/86401", "\u0661/\u0661")
+    ),
+    *(
+        (("keys", "rotate", EXTERNAL_ID, "--overlap", text), "must be a whole number from 0 to 31622400")
+        for text in ("-1", "1.5", "31622401")
+    ),
+    (("verify-key", "stackmgr_key"), "the key is read from standard input: give no arguments"),
+    (("verify-key", "--key=stackmgr_key"), "read from standard input: give no arguments"),
+    *(
+        (("dev", f"--port={text}"), "must be a whole number from 1 to 65535")
+        for text in ("http", "0", "65536", "-1")
+    ),
+], ids=range(37))  # fmt: skip
 def test_senseless_arguments_are_rejected(command, arguments, complaint):
     ran = command(*arguments)
     assert (ran.status, ran.out) == (2, "")

@@ -71,22 +71,20 @@ def test_each_file_stops_at_its_first_error(run_psql, saved_url):
     assert (ran.status, ran.out) == (3, ""), ran.err  # its login may not read
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "message"),
-    [
-        *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("stack", "find", "receipt")),
-        *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("request", "tokens", "key")),
-        ("stack", {"stack": MISSING}, "no such stack"),
-        ("stack", {"stack": STACK, "manager": OTHER_MANAGER_ID}, "no such stack"),
-        ("stack", {"stack": "'; SELECT 1 --"}, NO_ID), ("receipt", {"manager": MANAGER}, "which key"),
-        ("receipt", {"manager": MISSING, "key": "a"}, "no such manager"),
-        ("find", {"manager": MISSING}, "no such manager"),
-        ("request", {"request": "a", "manager": MISSING}, "no such manager"),
-        ("key", {"key": "stackmgr_key"}, NO_ID),
-        ("tokens", {"whitelist": "/nowhere"}, "the whitelist cannot be read: name a file"),
-        ("tokens", {"whitelist": SCHEMA}, "the file is not a whitelist of 30 tokens"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "parameters", "message"), [
+    *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("stack", "find", "receipt")),
+    *((name, {}, r"(which|whose) .*\? psql -v .*=.*\n") for name in ("request", "tokens", "key")),
+    ("stack", {"stack": MISSING}, "no such stack"),
+    ("stack", {"stack": STACK, "manager": OTHER_MANAGER_ID}, "no such stack"),
+    ("stack", {"stack": "'; SELECT 1 --"}, NO_ID),
+    ("receipt", {"manager": MANAGER}, "which key"),
+    ("receipt", {"manager": MISSING, "key": "a"}, "no such manager"),
+    ("find", {"manager": MISSING}, "no such manager"),
+    ("request", {"request": "a", "manager": MISSING}, "no such manager"),
+    ("key", {"key": "stackmgr_key"}, NO_ID),
+    ("tokens", {"whitelist": "/nowhere"}, "the whitelist cannot be read: name a file"),
+    ("tokens", {"whitelist": SCHEMA}, "the file is not a whitelist of 30 tokens"),
+])  # fmt: skip
 def test_what_is_missing_or_cannot_be_is_an_error(run_file, saved_url, name, parameters, message):
     ran = run_file(saved_url, name, **parameters)
     assert (ran.status, ran.out) == (3, "")
@@ -96,18 +94,14 @@ def test_what_is_missing_or_cannot_be_is_an_error(run_file, saved_url, name, par
 GROWTH, INCOME, CHIPS = STACK, saved.QUIET_STACK, saved.OTHERS_STACK
 
 
-@pytest.mark.parametrize(
-    ("parameters", "stacks"),
-    [
-        ({"manager": MANAGER.upper()}, [INCOME, GROWTH]), ({"name": "oW"}, [GROWTH]),
-        ({"manager": saved.MANAGER_ID, "rows": "1"}, [INCOME]), ({"name": "%' OR true --"}, []),
-        ({"token": ADDRESS["AMD"].upper().replace("0X", "0x")}, [GROWTH, CHIPS]),
-        ({"token": ADDRESS["AMD"], "manager": OTHER_MANAGER_ID}, [CHIPS]),
-        ({"key": PRODUCTION}, [INCOME, GROWTH]), ({"revision": f"{STACK[:-4]}0002"}, [GROWTH]),
-        ({"revision": f'"{STACK[:-4]}0002"'}, [GROWTH]),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("parameters", "stacks"), [
+    ({"manager": MANAGER.upper()}, [INCOME, GROWTH]), ({"name": "oW"}, [GROWTH]),
+    ({"manager": saved.MANAGER_ID, "rows": "1"}, [INCOME]), ({"name": "%' OR true --"}, []),
+    ({"token": ADDRESS["AMD"].upper().replace("0X", "0x")}, [GROWTH, CHIPS]),
+    ({"token": ADDRESS["AMD"], "manager": OTHER_MANAGER_ID}, [CHIPS]),
+    ({"key": PRODUCTION}, [INCOME, GROWTH]), ({"revision": f"{STACK[:-4]}0002"}, [GROWTH]),
+    ({"revision": f'"{STACK[:-4]}0002"'}, [GROWTH]),
+], ids=str)  # fmt: skip
 def test_find_applies_every_condition(shown, parameters, stacks):
     lines = shown("find", **parameters)
     assert [line.split("|")[1] for line in lines] == stacks
@@ -115,14 +109,11 @@ def test_find_applies_every_condition(shown, parameters, stacks):
         assert lines == [f"{MANAGER}|{GROWTH}|2026-11-20 09:15:00+00|4|Growth"]
 
 
-@pytest.mark.parametrize(
-    ("bounds", "found"),
-    [
-        ({}, True), ({"manager": MANAGER}, True), ({"manager": OTHER_MANAGER_ID}, False),
-        ({"since": "2026-11-21 22:10:54Z", "until": "2026-11-21 22:10:54Z"}, True),
-        ({"since": "2026-11-21 22:10:55Z"}, False), ({"until": "2026-11-21 22:10:53Z"}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bounds", "found"), [
+    ({}, True), ({"manager": MANAGER}, True), ({"manager": OTHER_MANAGER_ID}, False),
+    ({"since": "2026-11-21 22:10:54Z", "until": "2026-11-21 22:10:54Z"}, True),
+    ({"since": "2026-11-21 22:10:55Z"}, False), ({"until": "2026-11-21 22:10:53Z"}, False),
+])  # fmt: skip
 def test_request_is_found_within_its_bounds(shown, bounds, found):
     changed = record(shown("request", request="support-daily", **bounds))
     assert bool(changed) is found
@@ -165,18 +156,15 @@ VALUES ('{QUOTA}', 1, now() - interval '2 s'), ('{AHEAD}', 1, now() + interval '
 """
 
 
-@pytest.mark.parametrize(
-    ("change", "state", "times"),
-    [
-        ("label = ''", "valid", set()),
-        ("revoked_at = '2026-11-22', expires_at = '2026-11-21'", "revoked", {"revoked_at", "expires_at"}),
-        ("expires_at = '2026-11-22'", "expired", {"expires_at"}),
-        (f"quota_id = '{QUOTA}', quota_limit = 2, quota_seconds = 9", "quota exhausted", {"valid_again"}),
-        (f"quota_id = '{QUOTA}', quota_limit = 2, quota_seconds = 1", "valid", set()),
-        (f"quota_id = '{AHEAD}', quota_limit = 1, quota_seconds = 9", "valid", set()),
-        ("last_used_at = '2026-11-22'", "valid", {"last_used_hour"}),
-    ],
-)
+@pytest.mark.parametrize(("change", "state", "times"), [
+    ("label = ''", "valid", set()),
+    ("revoked_at = '2026-11-22', expires_at = '2026-11-21'", "revoked", {"revoked_at", "expires_at"}),
+    ("expires_at = '2026-11-22'", "expired", {"expires_at"}),
+    (f"quota_id = '{QUOTA}', quota_limit = 2, quota_seconds = 9", "quota exhausted", {"valid_again"}),
+    (f"quota_id = '{QUOTA}', quota_limit = 2, quota_seconds = 1", "valid", set()),
+    (f"quota_id = '{AHEAD}', quota_limit = 1, quota_seconds = 9", "valid", set()),
+    ("last_used_at = '2026-11-22'", "valid", {"last_used_hour"}),
+])  # fmt: skip
 def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_saved_url, change, state, times):
     plant(own_saved_url, update("api_keys", change, f"key_id = '{PRODUCTION}'") + TAKEN)
     found = record(run_file(own_saved_url, "key", key=PRODUCTION).out.splitlines())
@@ -187,15 +175,12 @@ def test_a_key_is_shown_with_why_it_is_rejected_and_when(run_file, own_saved_url
     assert found.keys() == dates | others
 
 
-@pytest.mark.parametrize(
-    ("parameters", "keys"),
-    [
-        ({"manager": saved.MANAGER_ID}, [PRODUCTION, SUPPORT]),
-        ({"manager": MANAGER, "last_four": "Qq07"}, [SUPPORT]), ({"last_four": "dZFx"}, [PRODUCTION]),
-        ({"last_four": "none"}, []), ({"key": SUPPORT, "manager": saved.OTHER_MANAGER}, []),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("parameters", "keys"), [
+    ({"manager": saved.MANAGER_ID}, [PRODUCTION, SUPPORT]),
+    ({"manager": MANAGER, "last_four": "Qq07"}, [SUPPORT]), ({"last_four": "dZFx"}, [PRODUCTION]),
+    ({"last_four": "none"}, []),
+    ({"key": SUPPORT, "manager": saved.OTHER_MANAGER}, []),
+], ids=str)  # fmt: skip
 def test_key_is_found_by_id_or_manager(shown, parameters, keys):
     assert re.findall(r"^key_id\|(.*)$", "\n".join(shown("key", **parameters)), re.MULTILINE) == keys
 

@@ -124,15 +124,11 @@ def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
     assert one(own_url, COLUMNS) == 0
 
 
-@pytest.mark.parametrize(
-    ("texts", "holds"),
-    [
-        ({"bounded": ADD_CONSTRAINT, "validated": VALIDATE_CONSTRAINT}, VALIDATED),
-        ({"indexed": CREATE_INDEX, "later": FRESH}, VALID),
-        ({"noted": ADD_COLUMN + ADD_TO_REVISIONS}, IS_CARRIED_ON),
-    ],
-    ids=["a constraint, not valid at first", "an index, concurrently", "a column"],
-)
+@pytest.mark.parametrize(("texts", "holds"), [
+    ({"bounded": ADD_CONSTRAINT, "validated": VALIDATE_CONSTRAINT}, VALIDATED),
+    ({"indexed": CREATE_INDEX, "later": FRESH}, VALID),
+    ({"noted": ADD_COLUMN + ADD_TO_REVISIONS}, IS_CARRIED_ON),
+], ids=["a constraint, not valid at first", "an index, concurrently", "a column"])  # fmt: skip
 def test_what_a_later_release_adds_blocks_no_request(own_url, add, workload, texts, holds):
     added = add(**texts)
     assert [str(migration) for migration in migrations.apply(own_url)] == [path.stem for path in added]

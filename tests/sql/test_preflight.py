@@ -109,14 +109,10 @@ def test_catalog_is_that_of_the_migrations(own_url):
 RIGHTS = "EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
 
 
-@pytest.mark.parametrize(
-    ("rights", "found"),
-    [
-        (RIGHTS, f"stackmgr_app lacks {RIGHTS}"),
-        ("USAGE ON SCHEMA stackmgr", "permission denied for schema stackmgr"),
-    ],
-    ids=["to objects", "to the schema"],
-)
+@pytest.mark.parametrize(("rights", "found"), [
+    (RIGHTS, f"stackmgr_app lacks {RIGHTS}"),
+    ("USAGE ON SCHEMA stackmgr", "permission denied for schema stackmgr"),
+], ids=["to objects", "to the schema"])  # fmt: skip
 def test_lost_right_is_named_and_restored(own_url, rights, found):
     for right in rights.replace("EXECUTE ON", "EXECUTE ON FUNCTION").split(", "):
         damage(own_url, f"REVOKE {right} FROM stackmgr_app")
@@ -167,14 +163,10 @@ def test_a_right_that_cannot_be_restored_is_an_error(own_url):
     assert reported == []
 
 
-@pytest.mark.parametrize(
-    ("role", "attributes", "is_rejected"),
-    [
-        ("no right to connect", "LOGIN", True),
-        ("no login", "NOLOGIN SUPERUSER", True),
-        ("permission denied for database", "LOGIN CONNECTION LIMIT 0", False),
-    ],
-)
+@pytest.mark.parametrize(("role", "attributes", "is_rejected"), [
+    ("no right to connect", "LOGIN", True), ("no login", "NOLOGIN SUPERUSER", True),
+    ("permission denied for database", "LOGIN CONNECTION LIMIT 0", False),
+])  # fmt: skip
 def test_a_rejected_login_is_known_by_its_sqlstate(own_url, role, attributes, is_rejected):
     """Not by the words of its message, which contain the role's name, and which a server translates."""
     damage(own_url, f'REVOKE CONNECT ON DATABASE "{conninfo_to_dict(own_url)["dbname"]}" FROM PUBLIC')

@@ -66,14 +66,10 @@ NOT_JSON = (b"", b"{", b"\xff", b"tokens = []", b"[" * 100000, b"9" * 5000)
 NO_OBJECT = "the top level must be an object with chain_id, settlement_asset and tokens"
 
 
-@pytest.mark.parametrize(
-    ("document", "problem"),
-    [
-        *((content, "is not a JSON document") for content in NOT_JSON),
-        *((document, NO_OBJECT) for document in ([], None, 1, "x", [SHIPPED])),
-    ],
-    ids=range(11),
-)
+@pytest.mark.parametrize(("document", "problem"), [
+    *((content, "is not a JSON document") for content in NOT_JSON),
+    *((document, NO_OBJECT) for document in ([], None, 1, "x", [SHIPPED])),
+], ids=range(11))  # fmt: skip
 def test_a_file_must_be_a_json_object(problems, document, problem):
     assert problems(document) == [problem]
 

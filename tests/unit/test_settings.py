@@ -10,11 +10,9 @@ from stackmgr.settings import SettingsError
 URL = "postgresql://stackmgr:hunter2@localhost/stackmgr"
 NUMBERS = ("STACKMGR_CONCURRENCY", "STACKMGR_DATABASE_CONNECTIONS", "STACKMGR_DATABASE_TIMEOUT")
 CHOICES = {
-    "STACKMGR_VERIFIER": "database, unkey",
-    "STACKMGR_SQL_VARIANT": "plain, citus",
-    "STACKMGR_LOG_LEVEL": "debug, info, warning, error",
-    "STACKMGR_LOG_FORMAT": "json, text",
-}
+    "STACKMGR_VERIFIER": "database, unkey", "STACKMGR_SQL_VARIANT": "plain, citus",
+    "STACKMGR_LOG_LEVEL": "debug, info, warning, error", "STACKMGR_LOG_FORMAT": "json, text",
+}  # fmt: skip
 NO_NUMBERS = (
     "0", "1001", "-1", "+4", " 4", "4 ", "4\n", "4.0", "4e0", "four", "0x4", "1_0", "\u0664", "\u00b2",
     "9" * 5000,
