@@ -107,12 +107,13 @@ def test_check_tries_the_root_key_with_a_made_up_key(command, with_unkey, behavi
 
 def test_a_conflicting_binding_is_reported(client, command, with_unkey, contents):
     client.page()
-    with_unkey.behave = respond(200, accepted(client.external_id, "id_of_unkey"))
-    before = contents()
+    found = accepted(client.external_id, "id_of_unkey")
+    found["data"]["keyId"] = "key_1"
+    with_unkey.behave, before = respond(200, found), contents()
     result = command("verify-key", "--json", stdin="some_key\n")
     assert result.status == NOT_ACCEPTED
     assert (result.json["status"], result.json["reason"]) == (500, "manager_binding")
-    assert result.json["identity_id"] == "id_of_unkey"
+    assert (result.json["identity_id"], result.json["key_id"]) == ("id_of_unkey", "key_1")
     assert contents() == before
 
 
