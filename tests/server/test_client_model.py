@@ -29,8 +29,14 @@ def app(environ, start):
     found |= {"remembered": place.remembered, "queued": place.queued_seconds}
     if key.startswith("known"):
         place.accept(key, found["path"])
-    start("401 Unauthorized" if key == "wrong" else "200 OK", [])
+    start("401 Unauthorized" if key == "wrong" else "409 Conflict" if found["size"] == 90 else "200 OK", [])
     return [json.dumps(found).encode()]
+
+
+REQUESTS = st.tuples(
+    st.sampled_from(["", "known", "known too", "wrong"]), st.sampled_from([0, 0, 90, 300]),
+    st.sampled_from(["", "", "", "close", "bad", "empty line"]), st.sampled_from([1, 1, 1, 0.01, 0.5, 0.9]),
+)  # fmt: skip
 
 
 class Request:
@@ -145,7 +151,8 @@ class Clients(RuleBasedStateMachine):
         request = one.requests.pop(0)
         self.served += 1
         found = one.response | {"queued": self.worker.now - one.now}
-        one.expected.append((401 if request.key == "wrong" else 200, found))
+        status = 401 if request.key == "wrong" else 409 if found["size"] == 90 else 200
+        one.expected.append((status, found))
         if request.key.startswith("known"):
             self.known[request.key] = request.path
         self.enter(one, "silent", KEEPALIVE)
@@ -170,11 +177,14 @@ class Clients(RuleBasedStateMachine):
         self.enter(one, "silent", RECEIVE_SECONDS)
 
     @precondition(lambda self: self.of("silent", "receiving", "queued"))
-    @rule(data=st.data(), key=st.sampled_from(["", "known", "known too", "wrong"]), size=st.sampled_from([0, 0, 90, 300]),
-          kind=st.sampled_from(["", "", "close", "bad", "empty line"]), part=st.sampled_from([1, 1, 0.01, 0.5, 0.9]))  # fmt: skip
-    def send(self, data, key, size, kind, part):
+    @rule(data=st.data(), number=st.sampled_from([1, 4]))
+    def send(self, data, number):
+        for _ in range(number):
+            if found := self.of("queued") or self.of("silent", "receiving"):
+                self.send_one(data.draw(st.sampled_from(found)), *data.draw(REQUESTS))
+
+    def send_one(self, one, key, size, kind, part):
         """Send a part of what is begun, or else of another request, or of two."""
-        one = data.draw(st.sampled_from(self.of("queued") or self.of("silent", "receiving")))
         while not one.unsent or (part == 0.9 and len(one.requests) < 2):
             one.requests.append(Request(next(self.numbers), key, size, kind))
             one.unsent += one.requests[-1].wire

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stackmgr.server import client, queue
+from stackmgr.server import client, clients, queue
 from stackmgr.server.client import Client
 from stackmgr.server.clients import Clients
 from stackmgr.server.worker import Worker
@@ -68,12 +68,13 @@ def test_a_client_must_read_in_time(memory, monkeypatch):
 def test_a_slow_reader_gets_all(memory):
     found = memory.connect()
     found.receive = lambda: None
-    found.send(get("/big?2000000") + get("/"))
-    received = b""
-    while received.count(OK) < 2:
+    found.send(get("/big?2000000"))
+    received = 0
+    while found.served._outbox or not received:
         memory.pass_time(1)
-        received += found.socket.recv(100_000)
-    assert len(received) > 2_000_000
+        received += len(found.socket.recv(100_000))
+    assert received > 1_000_000
+    assert not found.is_closed  # only from now on it is idle
 
 
 def test_a_client_that_left_a_unix_socket_is_not_served(worker):
@@ -236,6 +237,7 @@ def test_no_client_leaves_a_cycle(worker, sent, leave):
 
 @pytest.mark.parametrize(("limit", "value"), [("LIMIT", 2), ("LIMIT_BYTES", 5000)])
 def test_a_request_too_many_is_rejected(worker, monkeypatch, limit, value):
+    assert 2 * queue.LIMIT_BYTES == clients.BUFFER_BUDGET
     monkeypatch.setattr(queue, limit, value)
     monkeypatch.setattr(queue, "randint", lambda low, _: low)
     occupy(worker)
