@@ -206,7 +206,7 @@ def test_key_is_issued_by_the_manager_id(command, client):
 def test_an_error_is_reported_in_one_line(command, issued_json):
     key_id, unknown = issued_json["key_id"], str(uuid4())
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
-    command("keys", "revoke", successor)
+    assert command("keys", "revoke", successor, "--json").json.keys() == {"key_id", "revoked_at"}
     for arguments, message in {
         ("revoke", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",
         ("rotate", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",

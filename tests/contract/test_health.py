@@ -50,7 +50,7 @@ def test_a_slow_scrape_delays_no_other():
         assert app.get("/live").status_int == 200
         assert not scrape.done()
         ends.set()
-        assert scrape.result().status_int == 200
+        assert (scrape.result().status_int, scrape.result().content_type) == (200, "text/plain")
     assert app.head("/metrics").status_int == 200
 
 

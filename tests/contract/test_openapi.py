@@ -37,6 +37,11 @@ STATUSES = {
 }  # fmt: skip
 
 
+# Of its 400 and its 500, which say what may have changed.
+KINDS = {"createStack": ("Create", "Create"), "listStacks": ("List", "Read"), "getStack": ("Get", "Read"),
+    "updateStack": ("Update", "Update")}  # fmt: skip
+
+
 @pytest.mark.parametrize("document", [SOURCE, BUNDLE], ids=["file", "bundle"])
 def test_the_description_is_valid_openapi(document):
     base = (paths.directory("schemas") / "openapi.json").resolve().as_uri()
@@ -109,6 +114,9 @@ def test_statuses_and_headers_of_an_operation(operation_id):
     assert {name for name, is_required in parameters.items() if is_required} == required
     assert "X-Request-Id" in parameters
     assert operation.get("requestBody", {"required": True})["required"]
+    invalid, failed = KINDS[operation_id]
+    assert operation["responses"]["400"]["$ref"] == f"#/components/responses/Invalid{invalid}"
+    assert operation["responses"]["500"]["$ref"] == f"#/components/responses/Failed{failed}"
     for status in operation["responses"]:
         headers = openapi.response(operation_id, status)["headers"].keys()
         assert ("Retry-After" in headers) == (status in {"429", "503"})

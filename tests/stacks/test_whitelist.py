@@ -95,6 +95,7 @@ WRONG = [
     (FIRST, ["tokens", 2], "token 3 repeats an earlier address"),
     (LOWERCASE, ["tokens", 2, "address"], "token 3 repeats an earlier address"),
     (SETTLEMENT, ["tokens", 4], f"token 5 is the settlement asset, {NO_TOKEN}"),
+    (SETTLEMENT["address"].lower(), ["tokens", 4, "address"], f"token 5 is the settlement asset, {NO_TOKEN}"),
     (ZERO, ["tokens", 6, "address"], "token 7 is the zero address, which is not a token"),
     *((value, ["tokens", 0], "token 1 is not an object") for value in (None, FIRST["address"])),
     *((value, ["tokens", 29, "symbol"], "token 30 has no symbol") for value in ("", 7)),
