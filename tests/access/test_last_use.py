@@ -24,12 +24,14 @@ def fail(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_one_process_writes_a_use(issue, database, admin):
-    issued, versions = issue(), []
-    processes = [LastUse(database, interval=3600) for _ in range(2)]
+def test_one_process_writes_a_use(issue, database, admin, monkeypatch):
+    issued, versions, begun = issue(), [], []
+    monkeypatch.setattr("stackmgr.access.verifiers.database.repeat", lambda *given: begun.append(given))
+    processes = [LastUse(database) for _ in range(2)]
     for process in processes:
         process.notice(api_keys.digest(issued.key))
     for process in processes:
         process.write()
         versions.append(admin.execute(ROW_VERSION, [issued.key_id]).fetchone())
     assert versions == [(True, versions[0][1])] * 2
+    assert begun == [(process.write, 30.0, "last-use") for process in processes]

@@ -115,6 +115,12 @@ def test_old_connection_is_replaced(make_database):
     double.release(old)
     assert old.closed
     assert_complete(double, 2)
+    for _ in range(2):
+        assert_complete(double, 2)
+        double._pool._shrink_pool()  # as at each interval; both were in use since the last one
+        assert double._pool._nconns == 2
+    double._pool._shrink_pool()
+    assert double._pool._nconns == 1
 
 
 def test_idle_connections_are_closed_for_others(server, admin, monkeypatch):
@@ -135,6 +141,17 @@ def test_no_request_waits_for_a_closed_pool(make_database, monkeypatch):
     monkeypatch.setattr(Signal, "wait", Mock(side_effect=AssertionError))
     with pytest.raises(DatabaseError, match="no_connection"):
         acquired(single)
+    with pytest.raises(AssertionError, match="after the fork"):
+        acquired(Database("", pool_size=1))
+
+
+def test_failed_attempts_to_connect_are_logged_at_intervals(caplog):
+    nowhere = Database("postgresql://127.0.0.1:1/none", pool_size=1)
+    nowhere.open()
+    with pytest.raises(DatabaseError, match="no_connection"):
+        nowhere.acquire(time.monotonic() + 1)
+    nowhere.close()
+    assert caplog.text.count("error connecting") <= 1
 
 
 @pytest.fixture

@@ -39,12 +39,6 @@ def written(admin: psycopg.Connection) -> Callable[[], int]:
     return written
 
 
-@each_operation
-def test_a_known_key_costs_one_statement(warm, name):
-    assert warm.operations()[name]() in (200, 201)
-    assert warm.client.statements == [STATEMENTS[name]]
-
-
 def test_statements_of_retries_and_misses(warm):
     assert warm.client.create(configuration(), key="the one stack").status_int == 200
     assert warm.client.statements == ["stack_create", "receipt_find"]

@@ -1,10 +1,12 @@
 """Requests that share a round trip: whatever happens to one, each has its own outcome."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -26,6 +28,7 @@ LOCK = Statement(
     "test_lock", b"SELECT pg_advisory_xact_lock_shared($1::integer)::text", ("value",), writes=False
 )
 SLOW = Statement("test_slow", b"SELECT $1 || pg_sleep(0.5)", ("value",), writes=True)
+MISSING = Statement("test_missing", b"INSERT INTO public.nothing VALUES ($1)", ("value",), writes=True)
 WRITE = Statement(
     "test_write",
     b"INSERT INTO public.written (value) SELECT $1::text WHERE $2::text IS NOT NULL RETURNING value",
@@ -93,12 +96,15 @@ def assert_results(futures: "list[Future[str]]", value: str = "request") -> None
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("statement", [ECHO, WRITE], ids=["read", "write"])
 def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement):
+    trips = subject.database.round_trips
+    trips.sent = trips.requests = 0
     assert_results(start(calls(subject, statement, 2 * TOGETHER + 1)))
     assert sent == [TOGETHER, TOGETHER, 1]
     for each in calls(subject, statement, 8, "single"):
         start([each])[0].result(PATIENCE)
     start(calls(subject, statement, 3, "after single ones"))[2].result(PATIENCE)
     assert sent[2:] == [1] * 10 + [2]
+    assert (trips.sent, trips.requests) == (len(sent), sum(sent))
     subject.assert_complete()
 
 
@@ -132,7 +138,8 @@ def test_a_batch_waits_for_a_larger_one_under_way(subject, start, sent, admin, m
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "value", "sqlstate"), [(ECHO, DIVIDE, "0", "22012"), (WRITE, WRITE, "bad", "23514")]
+    ("good", "bad", "value", "sqlstate"),
+    [(ECHO, DIVIDE, "0", "22012"), (WRITE, WRITE, "bad", "23514"), (WRITE, MISSING, "", "42P01")],
 )
 @pytest.mark.parametrize("place", [0, 2])
 def test_one_that_fails_fails_alone(  # noqa: PLR0913 - fixtures
@@ -198,7 +205,8 @@ def test_a_limit_of_the_server_ends_a_batch(  # noqa: PLR0913 - fixtures
     subject.assert_complete()
 
 
-def test_a_lock_of_one_delays_no_other(*, subject, start, sent, written, admin, watcher):  # noqa: PLR0913
+def test_a_lock_of_one_delays_no_other(*, subject, start, sent, written, admin, watcher, monkeypatch):  # noqa: PLR0913
+    began = time.monotonic()
     with admin.transaction():
         admin.execute(b"INSERT INTO public.written VALUES ('request 3')")
         futures = start(calls(subject, WRITE, TOGETHER))
@@ -216,6 +224,14 @@ def test_a_lock_of_one_delays_no_other(*, subject, start, sent, written, admin, 
     assert hot.exception(PATIENCE).sqlstate == "23505"
     assert_results(later, "later")
     assert sent == [4, 1, 1, 1, 1]
+    until, _ = subject.database.round_trips._alone[b"of request 3"]
+    assert until >= began + 5
+    for moment, trips in ((until - 0.01, [1, 1]), (until, [2])):
+        sent.clear()
+        monkeypatch.setattr(round_trips, "time", SimpleNamespace(monotonic=lambda: moment))  # noqa: B023
+        start([call(subject, WRITE, f"{trips} {n}", "of request 3") for n in range(2)])[1].result(PATIENCE)
+        assert sent == trips
+    monkeypatch.undo()
     subject.assert_complete()
 
 

@@ -19,6 +19,7 @@ from tests.support.examples import TOKENS
 
 LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER_ID, OTHER_MANAGER_ID)}
 each_list = pytest.mark.parametrize(("group", "ids"), LISTS.items(), ids=LISTS)
+LATER = b"UPDATE stackmgr.%b SET created_at = created_at + interval '1 hour' WHERE %b_id = %%s"
 
 
 def ids_of(outcome) -> list[str]:
@@ -26,12 +27,15 @@ def ids_of(outcome) -> list[str]:
 
 
 @each_list
-def test_a_list_is_complete(on_saved, group, ids, monkeypatch):
+def test_a_list_is_complete_and_oldest_first(command, own_saved_url, group, ids, monkeypatch):
     monkeypatch.setattr("stackmgr.operate.operator._FETCHED_ROWS", 1)
-    ran = on_saved(group, "list")
-    assert (ran.status, ids_of(ran), ran.err) == (0, [*ids], "")
-    as_json = on_saved(group, "list", "--json")
-    assert [row["key_id" if group == "keys" else "manager_id"] for row in as_json.json] == [*ids]
+    with psycopg.connect(own_saved_url) as admin:  # of two, the one with the greater id is older
+        admin.execute(LATER % (b"api_keys", b"key"), [PRODUCTION])
+        admin.execute(LATER % (b"managers", b"manager"), [MANAGER_ID])
+    ran = command(group, "list")
+    assert (ran.status, ids_of(ran), ran.err) == (0, [*ids][::-1], "")
+    as_json = command(group, "list", "--json")
+    assert [row["key_id" if group == "keys" else "manager_id"] for row in as_json.json] == [*ids][::-1]
     assert as_json.out == json.dumps(as_json.json, indent=2) + "\n"
 
 

@@ -13,7 +13,7 @@ from tests.support.clusters import new_database
 from tests.support.waiting import eventually
 
 LOGIN, OTHER = "checked_login", "other_login"
-LOGINS = f"CREATE ROLE {LOGIN} LOGIN IN ROLE stackmgr_app; CREATE ROLE {OTHER} LOGIN"
+LOGINS = f"CREATE ROLE {LOGIN} LOGIN NOINHERIT IN ROLE stackmgr_app; CREATE ROLE {OTHER} LOGIN"
 # Roles belong to the cluster.
 RESET = f"""
 ALTER ROLE stackmgr_owner NOLOGIN NOSUPERUSER; ALTER ROLE stackmgr_app NOCREATEDB;
@@ -187,7 +187,7 @@ PRIVILEGES = {
     "REVOKE UPDATE ON stacks FROM stackmgr_owner": f"{STACKS}: privileges that its owner lacks: UPDATE;",
     "GRANT pg_write_all_data TO stackmgr_app": "membership of stackmgr_app in pg_write_all_data: granted",
     f"GRANT pg_execute_server_program TO {LOGIN}": "in pg_execute_server_program: granted",
-    f"ALTER ROLE {LOGIN} NOINHERIT; GRANT pg_write_all_data TO {LOGIN}": "in pg_write_all_data: granted",
+    f"ALTER ROLE {LOGIN} INHERIT; GRANT pg_write_all_data TO {LOGIN}": "in pg_write_all_data: granted",
     f"ALTER ROLE {LOGIN} CREATEROLE": f"role {LOGIN}: CREATEROLE;",
     f"ALTER ROLE {LOGIN} REPLICATION": f"role {LOGIN}: REPLICATION;",
     f"ALTER ROLE {LOGIN} BYPASSRLS": f"role {LOGIN}: BYPASSRLS;",
@@ -240,6 +240,7 @@ SAID = {
     "CREATE TABLE notes (id integer PRIMARY KEY CHECK (id > 0))": "relation stackmgr.notes",
     f"{DBA_TWO}; REVOKE EXECUTE ON FUNCTION dba_two FROM PUBLIC": "function stackmgr.dba_two()",
     "CREATE AGGREGATE total(integer) (sfunc = int4pl, stype = integer)": "function stackmgr.total(integer)",
+    f"GRANT stackmgr_owner TO {LOGIN}": "the login may assume stackmgr_owner",
     f"GRANT {OTHER} TO {LOGIN}": f"membership of {LOGIN} in {OTHER}",
     "ALTER DATABASE this SET commit_delay = 10000": "slow requests down: commit_delay = 10000",
     **{f"ALTER DATABASE this SET {each} = off": f"slow requests down: {each} = off" for each in SLOW},

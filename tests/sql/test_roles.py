@@ -99,21 +99,19 @@ def test_deployer_without_roles_gets_a_message(bare_database_url, roles, message
 
 
 UNCOMMENTED = b"""
-SELECT 'schema' FROM pg_namespace WHERE nspname = 'stackmgr' AND obj_description(oid, 'pg_namespace') IS NULL
-UNION ALL
-SELECT relname::text FROM pg_class
-WHERE relnamespace = 'stackmgr'::regnamespace AND relkind IN ('r', 'v')
-    AND obj_description(oid, 'pg_class') IS NULL
-UNION ALL
-SELECT relname || '.' || attname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-WHERE relnamespace = 'stackmgr'::regnamespace AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped
-    AND col_description(attrelid, attnum) IS NULL
-UNION ALL
-SELECT proname::text FROM pg_proc
-WHERE pronamespace = 'stackmgr'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL
-UNION ALL
-SELECT typname::text FROM pg_type
-WHERE typnamespace = 'stackmgr'::regnamespace AND typtype = 'd' AND obj_description(oid, 'pg_type') IS NULL
+WITH objects (kind, id, no, name) AS (
+    SELECT 'pg_namespace', oid, 0, nspname FROM pg_namespace
+    UNION ALL
+    SELECT 'pg_class', pg_class.oid, part, relname FROM pg_class
+    CROSS JOIN generate_series(0, relnatts) AS part WHERE relkind IN ('r', 'v')
+    UNION ALL
+    SELECT 'pg_proc', oid, 0, proname FROM pg_proc
+    UNION ALL
+    SELECT 'pg_type', oid, 0, typname FROM pg_type WHERE typtype = 'd'
+)
+SELECT name::text, no FROM objects
+WHERE (pg_identify_object(kind::regclass, id, 0)).identity ~ '^stackmgr($|\\.)'
+    AND NOT EXISTS (SELECT FROM pg_description WHERE (classoid, objoid, objsubid) = (kind::regclass, id, no))
 """
 
 

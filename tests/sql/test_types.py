@@ -27,14 +27,6 @@ def test_postgresql_and_python_agree_on_blank(admin):
     assert in_postgresql == {code for code in range(sys.maxunicode + 1) if chr(code).isspace()}
 
 
-@pytest.mark.parametrize(
-    "name", [" a ", "\u200b", "\ufeff", "e\u0301", "\U0001f4c8", "\x01", "x" * 262144], ids=ascii
-)
-def test_every_name_the_service_accepts_can_be_stored(admin, name):
-    accepted = configuration.check_name(name)
-    assert admin.execute("SELECT %s::stackmgr.stack_name", (accepted,)).fetchone() == (name,)
-
-
 def test_every_allocation_can_be_stored(admin):
     chance = random.Random(4663)  # noqa: S311 - not for secrets
     spellings = {address: address for address in ADDRESSES}
