@@ -105,6 +105,7 @@ def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines)
         ("key_expired", expired.key_id, False), ("key_unknown", None, False), (None, used_up.key_id, True),
         ("quota", used_up.key_id, False),
     ]  # fmt: skip
+    assert [line["verifier"] for line in lines] == [line["code"] or "accepted" for line in lines]
 
 
 TEXTS = {

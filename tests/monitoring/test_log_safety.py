@@ -129,6 +129,7 @@ def test_line_has_manager_route_and_outcome(client, logged, log, admin):
         "request_id": "r1", "method": "POST", "route": STACKS, "status": 201, "code": None, "reason": None,
         "manager_id": manager_id, "key_id": key_id, "stack_id": created.json["id"], "verifier": "accepted",
     }  # fmt: skip
+    assert (sender.page().status_int, "verifier_ms" in log.requests[-1]) == (200, False)
 
 
 def test_failing_observer_changes_no_response(client, client_with, log, monkeypatch):

@@ -26,7 +26,10 @@ def damage(url: str, command: str) -> None:
 LOG_PARAMETERS = ("-c pgaudit.log_parameter=on", "-c auto_explain.log_parameter_max_length=-1")
 MISSING = f"migration {migrations.available()[1]} is not applied: run"
 CHANGED = "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2"
-LATER_VERSION = "INSERT INTO stackmgr.schema_migrations VALUES (9000, 'later', sha256('later'))"
+LATER_VERSION = """
+INSERT INTO stackmgr.schema_migrations VALUES (9000, 'later', sha256('later'));
+ALTER TABLE stackmgr.stacks ADD CHECK (revision_number < 9)
+"""
 
 
 @pytest.mark.parametrize(
