@@ -45,80 +45,86 @@ OF_POSTGRES = re.compile(r"pg_\w+|stackmgr_backup_\w+")
 ALL = [target["expr"] for target in TARGETS if "expr" in target]
 ALL += [rule["expr"] for rule in OF_SERVICE.values()]
 OURS = [each for each in ALL if "stackmgr_" in each and not OF_POSTGRES.search(each)]
-# Series on which each alert fires, in promtool's notation: one value per minute for 90 minutes.
+# The severity of each alert, the first and the last minute in which it fires on series that end in an hour,
+# and these, with values just below the threshold, in promtool's notation: one value per minute.
 FIRES_ON = {
-    "StackmgrDown": {'up{job="stackmgr", instance="a"}': "0x90"},
-    "StackmgrInternalErrors": {
-        'stackmgr_requests_total{instance="a", code="internal_error"}': "0+2x90",
-        'stackmgr_requests_total{instance="a", code=""}': "0+98x90",
-    },
-    "StackmgrVerificationUnavailable": {
-        'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+2x90",
-        'stackmgr_requests_total{instance="a", code=""}': "0+98x90",
-    },
-    "StackmgrVerifierCircuitOpen": {
-        'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "0+1x90"
-    },
-    "StackmgrQueueTimeouts": {'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "0+1x90"},
-    "StackmgrSlowRequests": {
-        'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+98x90",
+    "StackmgrDown": ("critical 2 65", {'up{job="stackmgr", instance="a"}': "0x90 | 1x90"}),
+    "StackmgrInternalErrors": ("critical 7 64", {
+        'stackmgr_requests_total{instance="a", code="internal_error"}': "0+1.01x90 | 0+0.9x90",
+        'stackmgr_requests_total{instance="a", code=""}': "0+98.99x90 | 0+99x90",
+    }),
+    "StackmgrVerificationUnavailable": ("critical 7 64", {
+        'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+1.01x90 | 0+0.9x90",
+        'stackmgr_requests_total{instance="a", code=""}': "0+98.99x90",
+    }),
+    "StackmgrVerifierCircuitOpen": ("critical 4 65", {
+        'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "0+0.1x90 | 9x90",
+    }),
+    "StackmgrQueueTimeouts": ("warning 7 65", {
+        'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "0+0.1x90 | 9x90",
+    }),
+    "StackmgrSlowRequests": ("warning 12 64", {
+        'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+98.9x90 | 0+99.5x90",
         'stackmgr_request_seconds_bucket{instance="a", route="/", le="2.5"}': "0+100x90",
-        'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
-    },
-    "StackmgrConnectionWait": {
-        'stackmgr_wait_seconds_sum{instance="a", for="connection"}': "0+1.01x90",
+        'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90 | 0+100x90",
+        'stackmgr_request_seconds_bucket{instance="b", route="/", le="1.0"}': "0+9000x90",
+        'stackmgr_request_seconds_bucket{instance="b", route="/", le="+Inf"}': "0+9000x90",
+    }),
+    "StackmgrConnectionWait": ("warning 12 65", {
+        'stackmgr_wait_seconds_sum{instance="a", for="connection"}': "0+1.01x90 | 0+0.99x90",
         'stackmgr_requests_total{instance="a", code=""}': "0+100x90",
-    },
-    "StackmgrWorkersRestarting": {'stackmgr_worker_starts_total{instance="a"}': "2+1x90"},
-    "StackmgrLogLinesDropped": {'stackmgr_log_lines_dropped_total{instance="a"}': "0+1x90"},
-    "StackmgrVersionsDiffer": {
-        'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
+    }),
+    "StackmgrWorkersRestarting": ("warning 17 65", {
+        'stackmgr_worker_starts_total{instance="a"}': "2+0.1x90 | 2x75 4x15",
+    }),
+    "StackmgrLogLinesDropped": ("warning 7 65", {
+        'stackmgr_log_lines_dropped_total{instance="a"}': "0+0.1x90 | 9x90",
+    }),
+    "StackmgrVersionsDiffer": ("warning 60 65", {
+        'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90 | 1x90",
         'stackmgr_build_info{instance="b", version="1.1.0"}': "1x90",
-    },
-    "StackmgrTransactionIdAge": {
-        'pg_database_wraparound_age_datfrozenxid_seconds{datname="a"}': "500000001x90"
-    },
-    "StackmgrMultixactAge": {'pg_database_wraparound_age_datminmxid_seconds{datname="a"}': "500000001x90"},
-    "StackmgrOldTransaction": {'pg_stat_activity_max_tx_duration{usename="support"}': "3601x90"},
-    "StackmgrArchivingFails": {'pg_stat_archiver_failed_count{instance="a"}': "0+1x90"},
-    "StackmgrArchivingStopped": {
-        'pg_stat_archiver_archived_count{instance="a"}': "7x90",
-        'pg_stat_database_tup_inserted{instance="a", datname="b"}': "0+1x90",
-        'pg_stat_database_tup_updated{instance="a", datname="b"}': "0x90",
-    },
-    "StackmgrDatabaseNotWatched": {'pg_stat_archiver_archived_count{instance="a"}': "1x30 _x60"},
-    "StackmgrBackupAge": {'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90"},
-    "StackmgrReplicationLag": {'pg_replication_lag_seconds{instance="a"}': "31x90"},
-    "StackmgrReplicationSlotInactive": {'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90"},
-}
-# Values just below every threshold.
+    }),
+    "StackmgrTransactionIdAge": ("critical 15 65", {
+        'pg_database_wraparound_age_datfrozenxid_seconds{datname="a"}': "500000001x90 | 500000000x90",
+    }),
+    "StackmgrMultixactAge": ("critical 15 65", {
+        'pg_database_wraparound_age_datminmxid_seconds{datname="a"}': "500000001x90 | 500000000x90",
+    }),
+    "StackmgrOldTransaction": ("warning 5 65", {
+        'pg_stat_activity_max_tx_duration{usename="support", state="idle"}': "3601x90 | 3600x90",
+        'pg_stat_activity_max_tx_duration{usename="support", state="active"}': "1x90",
+    }),
+    "StackmgrArchivingFails": ("critical 7 70", {
+        'pg_stat_archiver_failed_count{instance="a"}': "0+0.05x90 | 3x90",
+    }),
+    "StackmgrArchivingStopped": ("critical 30 70", {
+        'pg_stat_archiver_archived_count{instance="a", server="a"}': "0+1x10 10x80",
+        'pg_stat_database_tup_inserted{instance="a", datname="b"}': "0+0.05x90 | 0x8 0+1x9 10+0x20 11+1x60",
+        'pg_stat_database_tup_updated{instance="a", datname="b"}': "0+0x90 | 0x90",
+    }),
+    "StackmgrDatabaseNotWatched": ("critical 51", {
+        'pg_stat_archiver_archived_count{instance="a"}': "1x30 _x60 | 0x8 0+1x9 10+0x20 11+1x60",
+    }),
+    "StackmgrBackupAge": ("critical 75", {
+        'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90 | -103200x90",
+    }),
+    "StackmgrReplicationLag": ("warning 5 65", {'pg_replication_lag_seconds{instance="a"}': "31x90 | 30x90"}),
+    "StackmgrReplicationSlotInactive": ("critical 15 65", {
+        'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90 | 1x90",
+    }),
+}  # fmt: skip
 HEALTHY = {
-    'pg_database_wraparound_age_datfrozenxid_seconds{datname="stackmgr"}': "500000000x90",
-    'pg_database_wraparound_age_datminmxid_seconds{datname="stackmgr"}': "500000000x90",
-    'pg_stat_activity_max_tx_duration{usename="support"}': "3600x90",
-    'pg_stat_archiver_failed_count{instance="a"}': "3x90",
-    'pg_stat_archiver_archived_count{instance="a"}': "0x8 0+1x9 10+0x20 11+1x60",
-    'pg_stat_database_tup_inserted{instance="a", datname="b"}': "0x8 0+1x9 10+0x20 11+1x60",
-    'pg_stat_database_tup_updated{instance="a", datname="b"}': "0x90",
+    name: values.partition(" | ")[2]
+    for _, series in FIRES_ON.values() for name, values in series.items() if " | " in values
+} | {
     'pg_up{instance="a"}': "1x90",
-    'stackmgr_backup_timestamp_seconds{instance="a"}': "-103200x90",
-    'pg_replication_lag_seconds{instance="a"}': "30x90",
-    'pg_replication_slots_active{instance="a", slot_name="b"}': "1x90",
-    'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "9x90",
-    'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "9x90",
     'stackmgr_unavailable_total{instance="a", reason="database"}': "0+9x90",
-    'stackmgr_log_lines_dropped_total{instance="a"}': "9x90",
-    'up{job="stackmgr", instance="a"}': "1x90",
-    'stackmgr_requests_total{instance="a", code="internal_error"}': "0+0.9x90",
-    'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+0.9x90",
-    'stackmgr_requests_total{instance="a", code=""}': "0+99x90",
-    'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+99.5x90",
-    'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90",
-    'stackmgr_wait_seconds_sum{instance="a", for="connection"}': "0+0.99x90",
-    'stackmgr_worker_starts_total{instance="a"}': "2x75 4x15",
-    'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90",
+    'stackmgr_request_seconds_bucket{instance="a", route="none", le="2.5"}': "0+100x90",
+    'stackmgr_request_seconds_bucket{instance="a", route="none", le="+Inf"}': "0+100x90",
+    'stackmgr_wait_seconds_bucket{instance="a", for="queue", le="1.0"}': "0+99.5x90",
+    'stackmgr_wait_seconds_bucket{instance="a", for="queue", le="+Inf"}': "0+100x90",
     'stackmgr_build_info{instance="b", version="1.0.0"}': "1x90",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +166,7 @@ def test_each_alert_has_a_command_and_a_panel(alert):
         assert re.search(rf"^(## |- \*\*){section}", (DEPLOY / page).read_text(), re.MULTILINE), section
     named = {*re.findall(r"\$labels\.(\w+)", " ".join(said.values()))}
     grouped = {label for by in GROUPED_BY.findall(rule["expr"]) for label in by.split(", ")}
-    assert named <= (grouped or {*MATCHED.findall(" ".join(FIRES_ON[alert]))})
+    assert named <= (grouped or {*MATCHED.findall(" ".join(FIRES_ON[alert][1]))})
     panel = PANELS[int(re.search(r"^/d/stackmgr\?viewPanel=(\d+)", said["dashboard"])[1])]
     name = re.search(r"\bup\b|(?:pg|stackmgr)_\w+?(?=_bucket|_sum|_count\{|\W|$)", rule["expr"])[0]
     assert name in " ".join(target["expr"] for target in panel["targets"])
@@ -226,37 +232,56 @@ def promtool(*arguments: str | Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def expect(series: dict[str, str], alert: str, *, fires: bool) -> dict:
-    firing = f'count(ALERTS{{alertname=~"{alert}", alertstate="firing"}})'
-    samples = [{"value": 1, "labels": "{}"}] if fires else []
+def expect(series: dict[str, str], alert: str, fires: dict[int, bool], severity: str = ".+") -> dict:
+    """Return a test of promtool: whether *alert* fires at each minute."""
+    firing = f'count(ALERTS{{alertname=~"{alert}", alertstate="firing", severity=~"{severity}"}})'
+    samples = [{"value": 1, "labels": "{}"}]
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": firing, "eval_time": "80m", "exp_samples": samples}],
-    }
+        "promql_expr_test": [
+        {"expr": firing, "eval_time": f"{minute}m", "exp_samples": samples if is_firing else []}
+        for minute, is_firing in fires.items() ],
+    }  # fmt: skip
+
+
+def failing(values: str, *, ends: bool) -> str:
+    """Return the first half of *values*, and after an hour let a counter stay, and what is no counter end."""
+    values = values.partition(" | ")[0]
+    if not ends:
+        return values
+    if counter := re.fullmatch(r"(\d+)\+([\d.]+)x90", values):
+        return f"{values[:-2]}60 {int(counter[1]) + 60 * float(counter[2])}x30"
+    return values.replace("x90", "x60 _x30")
 
 
 def test_each_alert_fires_on_its_condition(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
-    tests = [expect(series, alert, fires=True) for alert, series in FIRES_ON.items()]
-    tests.append(expect(HEALTHY, ".+", fires=False))
-    queue = {
-        name.replace("request", "wait").replace('route="/"', 'for="queue"'): values
-        for name, values in FIRES_ON["StackmgrSlowRequests"].items()
-    }
-    tests.append(expect(queue, "StackmgrSlowRequests", fires=True))
-    tests += [expect({}, name, fires=True) for name in ("StackmgrBackupAge", "StackmgrDatabaseNotWatched")]
-    gone = HEALTHY | {'pg_up{instance="b"}': "1x9 _x80"}
-    tests.append(expect(gone, "StackmgrDatabaseNotWatched", fires=True))
-    tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", fires=True))  # nothing is scraped
+    always = {80: True}
+    tests = [expect(HEALTHY, ".+", dict.fromkeys(range(1, 91), False))]
+    others = {"StackmgrSlowRequests": {"request": "wait", 'route="/"': 'for="queue"'}}
+    others["StackmgrArchivingStopped"] = {"inserted": "X", "updated": "inserted", "X": "updated"}
+    for alert, (times, series) in FIRES_ON.items():
+        severity, first, *last = times.split()
+        fires = {int(first) - 1: False, int(first): True}
+        fires |= dict.fromkeys(map(int, last), True) | {int(each) + 1: False for each in last}
+        ended = {name: failing(values, ends=bool(last)) for name, values in series.items()}
+        tests.append(expect(ended, alert, fires, severity))
+        for old, new in others.get(alert, {}).items():
+            ended = {name.replace(old, new): values for name, values in ended.items()}
+        tests.append(expect(ended, alert, fires))
+    tests += [expect({}, name, always) for name in ("StackmgrBackupAge", "StackmgrDatabaseNotWatched")]
+    for down in ("_", "0"):
+        gone = HEALTHY | {'pg_up{instance="b"}': f"1x9 {down}x80"}
+        tests.append(expect(gone, "StackmgrDatabaseNotWatched", always))
+    tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", always))  # nothing is scraped
     # Not in step with the samples, of which one minute then holds one or two.
-    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "40s", "tests": tests}
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "50s", "tests": tests}
     (tmp_path / "tests.yml").write_text(yaml.safe_dump(document))
     promtool("test", "rules", tmp_path / "tests.yml")
 
 
 def test_promtool_accepts_the_configuration(tmp_path):
-    promtool("check", "rules", ALERTS)
     written = block("Monitoring", "scrape_configs:")
     assert {job["job_name"] for job in yaml.safe_load(written)["scrape_configs"]} == {"stackmgr"}
     config = written.replace("/etc/prometheus/stackmgr-alerts.yml", str(ALERTS))
