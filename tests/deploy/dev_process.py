@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 _READY = "Ctrl-C stops everything."
 _DEADLINE = 60.0
-_COMMAND = (sys.executable, "-m", "stackmgr", "dev")
+COMMAND = (sys.executable, "-m", "stackmgr", "dev")
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,13 @@ def is_living(process: psutil.Process) -> bool:
 
 @contextmanager
 def running_dev(
-    data: Path, log_path: Path, *, port: int | None = None, command: Sequence[str] = _COMMAND
+    data: Path, log_path: Path, *, port: int | None = None, command: Sequence[str] = COMMAND
 ) -> Iterator[Dev]:
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--port", str(port or free_port()), "--data", data],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
+            [*command, "--port", str(port or free_port()), "--data", data], stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
     dev = Dev(process, log_path, [])
     try:
         eventually(lambda: _READY in dev.output or process.poll() is not None, _DEADLINE)
@@ -86,7 +83,7 @@ def running_dev(
             left_over.kill()
 
 
-def failed_dev(*arguments: str | Path, command: Sequence[str] = _COMMAND) -> str:
+def failed_dev(*arguments: str | Path, command: Sequence[str] = COMMAND) -> str:
     ended = completed([*command, *map(str, arguments)])
     assert (ended.returncode, ended.stdout) == (1, "")
     return ended.stderr

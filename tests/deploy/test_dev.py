@@ -17,10 +17,12 @@ import psutil
 import psycopg
 import pytest
 
+from stackmgr import paths
 from stackmgr.dev import embedded_postgres
 from stackmgr.dev import server as service
 from stackmgr.dev.embedded_postgres import EmbeddedPostgres, uninterrupted
-from tests.deploy.dev_process import failed_dev, free_port, running_dev
+from stackmgr.errors import CommandError
+from tests.deploy.dev_process import COMMAND, failed_dev, free_port, running_dev
 from tests.support.memory import reachable
 from tests.support.waiting import eventually
 
@@ -135,9 +137,19 @@ def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
 def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
     monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", "/nowhere")
     monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
+    monkeypatch.setenv("STACKMGR_TOKENS", "tokens.json")
+    monkeypatch.chdir(folder)
+    shutil.copy(paths.DEFAULT_WHITELIST, folder / "tokens.json")
     created, keys = [], set()
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with running_dev(folder / "kept", folder / "log") as dev:
+    # A shell ignores SIGINT for what it starts with `&`, and `nohup` ignores SIGHUP.
+    for signum, ignored in ((signal.SIGINT, "INT"), (signal.SIGTERM, "HUP"), (signal.SIGHUP, "QUIT")):
+        command = ("sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", *COMMAND)
+        with running_dev(folder / "kept", folder / "log", command=command) as dev:
+            if ignored == "HUP":
+                dev.process.send_signal(signal.SIGHUP)
+            # A Ctrl-C reaches a process group.
+            assert os.getpgid(dev.process.pid) not in {os.getpgid(each.pid) for each in dev.started}
+            assert stat.S_IMODE((folder / "kept" / "api_key").stat().st_mode) == 0o600
             assert items(dev) == created
             created.insert(0, sh(dev.curl_lines[0])[1])
             keys.add(dev.printed(KEY))
@@ -147,6 +159,45 @@ def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
             assert dev.living() == []
             assert dev.output.endswith("stopped\n")
     assert len(keys) == 1
+
+
+def test_a_service_that_ends_is_reported(folder):
+    with running_dev(folder / "kept", folder / "log") as dev:
+        os.kill(int((folder / "kept" / "gunicorn.pid").read_text()), signal.SIGKILL)
+        assert dev.process.wait(60) == 1
+        assert "the service ended by itself; see the output above\n" in dev.output
+        eventually(lambda: dev.living() == [])
+
+
+@pytest.mark.parametrize("variable", ["", "http_proxy", "all_proxy", "ALL_PROXY"])
+def test_the_printed_lines_use_no_proxy(monkeypatch, variable):
+    for name in ("http_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    assert service._lines_to_paste("", "").startswith("export no_proxy=127.0.0.1,$no_proxy\n") == bool(
+        variable
+    )
+
+
+def test_what_ignores_a_signal_is_sent_the_next(monkeypatch):
+    monkeypatch.setattr(embedded_postgres, "_STOP_DEADLINE", 0.5)
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "trap '' INT QUIT; echo; sleep 60"], stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        embedded_postgres.end(process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_not_taken(folder):
+    server = EmbeddedPostgres(folder / ("y" * 100) / "data")
+    server.socket_folder.mkdir()
+    os.chown(server.socket_folder, 12345, 12345)
+    with pytest.raises(CommandError, match="belongs to another user"), server:
+        pass
+    server.socket_folder.rmdir()
 
 
 def test_left_over_database_is_stopped(folder):

@@ -14,7 +14,7 @@ from tests.deploy.browser import Browser, running_browser
 from tests.deploy.dev_process import running_dev
 from tests.support.memory import reachable
 from tests.support.nginx import running_nginx
-from tests.support.server import free_port, running_service, send_request
+from tests.support.server import exchange, free_port, running_service, send_request
 from tests.support.waiting import eventually
 
 ADDRESS = r"^try it in a browser +(\S+)$"
@@ -119,7 +119,8 @@ def test_page_is_of_this_address_and_machine(dev, port):
     key = dev.printed("^export API_KEY=(.*)$")
     UUID(document["components"]["parameters"]["IdempotencyKey"]["example"])
     for path in PATHS:
-        assert send_request(port, path, {}, "POST")[0] == 404
+        assert [send_request(port, path, {}, method)[0] for method in ("POST", "HEAD")] == [404, 200]
+        assert exchange(port, path).headers["Cache-Control"] == "no-store"
         for host in ("LocalHost", "localhost.", f"[::1]:{port}", f"example.com:{port}"):
             status, body = send_request(port, path, {"Host": host, "Cookie": f"other={'x' * 17000}"})
             assert (status, key in body) == (200, False)  # which another user may read
