@@ -100,12 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests/run", description="Run the tests in passes.")
     parser.add_argument("--all", action="store_true", help="also what takes minutes or needs more programs")
     parser.add_argument(
-        "--require",
-        action="append",
-        default=[],
-        choices=("pgbouncer", "citus", "oldest"),
+        "--require", action="append", default=[], choices=("pgbouncer", "citus", "oldest"),
         help="fail if this pass is left out",
-    )
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     lines, has_failed = [], False
     for part in passes(everything=given.all):

@@ -50,16 +50,10 @@ class Shell:
         with log.open("ab") as output:
             begin = output.tell()
             ended = subprocess.run(
-                ["/bin/sh", "-euc", command],
-                cwd=self.folder,
-                env=self.variables | variables,
-                input=stdin.encode(),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                check=False,
+                ["/bin/sh", "-euc", command], cwd=self.folder, env=self.variables | variables,
+                input=stdin.encode(), stdout=output, stderr=output, start_new_session=True, check=False,
                 **self._as,
-            )
+            )  # fmt: skip
         assert ended.returncode == 0, f"{command}: {log.read_text(errors='replace')[-5000:]}"
         return log.read_bytes()[begin:].decode(errors="replace")
 

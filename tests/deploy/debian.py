@@ -111,10 +111,8 @@ class Host(Shell):
         time, _ = self.add(self.number - 1), self.add(self.number)
         self.last = self.number - (made == "TIME")
         self.variables |= {
-            "TIME": time,
-            "TIMELINE": str(self.timeline()),
-            "OLD": f"{self.data}.{self.number}",
-        }
+            "TIME": time, "TIMELINE": str(self.timeline()), "OLD": f"{self.data}.{self.number}",
+        }  # fmt: skip
 
     def kept(self) -> list[object]:
         return [row for row in self.rows() if row <= self.last]

@@ -50,12 +50,10 @@ class Servers(Dba):
         self.run(f"PGHOST='{target}.sock' psql -X -q -d postgres -f deploy/postgresql/roles.sql")
         self.target = self.url(target, "postgres")
         self.variables |= {
-            "COPY": self.url(source, "copy"),
-            "OLD": self.source,
-            "NEW": self.url(source, "copy"),
+            "COPY": self.url(source, "copy"), "OLD": self.source, "NEW": self.url(source, "copy"),
             "SOURCE": f"postgresql://postgres@/stackmgr?host={quote(source, safe='')}.sock",
             "TARGET": self.url(target),
-        }
+        }  # fmt: skip
         self.databases = {name: self.url(source, f"stackmgr_{name}") for name in ("parallel", "restored")}
         self.databases["target"] = self.variables["TARGET"]
         self.has_amcheck = sql(self.admin, "SELECT FROM pg_available_extensions WHERE name = 'amcheck'")

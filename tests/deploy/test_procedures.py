@@ -47,13 +47,11 @@ PROCEDURES = (
 )  # fmt: skip
 # Sections with more than one command that are not a procedure, or are typed elsewhere.
 ELSEWHERE = {
-    "RUNBOOK.md Runbook": "two functions",
-    "RUNBOOK.md Erasing a manager": "tests/operate interrupts it",
+    "RUNBOOK.md Runbook": "two functions", "RUNBOOK.md Erasing a manager": "tests/operate interrupts it",
     "RUNBOOK.md Monitoring": "changes no data; test_monitoring.py",
-    "RUNBOOK.md Incidents": "commands of one step",
-    "RUNBOOK.md Check of a host": "changes nothing",
+    "RUNBOOK.md Incidents": "commands of one step", "RUNBOOK.md Check of a host": "changes nothing",
     "SCALING.md Workers and connections": "a measurement",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

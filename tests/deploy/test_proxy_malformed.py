@@ -72,11 +72,9 @@ CLOSED = {
 REJECTED_BY_THE_SERVER = {
     "target with a high byte": line(b"GET /manager/stacks/\xe9 HTTP/1.1"),
     "target of 10 kB": line(b"GET /manager/stacks?cursor=" + b"a" * 10000 + b" HTTP/1.1"),
-    "control byte in a value": get(b"X-A: b\x01c"),
-    "DEL in a value": get(b"X-A: b\x7fc"),
-    "control byte in the request's id": get(b"X-Request-Id: b\x01c"),
-    "200 fields": get(*[b"X-A: b"] * 200),
-}
+    "control byte in a value": get(b"X-A: b\x01c"), "DEL in a value": get(b"X-A: b\x7fc"),
+    "control byte in the request's id": get(b"X-Request-Id: b\x01c"), "200 fields": get(*[b"X-A: b"] * 200),
+}  # fmt: skip
 
 
 def only_error(request: bytes, received: bytes) -> Response:

@@ -72,11 +72,9 @@ def test_service_down_is_an_internal_error(tmp_path):
 
 
 INCOMPLETE = {
-    "closes the connection": hang_up,
-    "closes it in the middle of the head": raw(HEAD),
-    "sends too long a head": raw(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"),
-    "never responds": silent,
-}
+    "closes the connection": hang_up, "closes it in the middle of the head": raw(HEAD),
+    "sends too long a head": raw(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), "never responds": silent,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("behaviour", INCOMPLETE.values(), ids=INCOMPLETE)

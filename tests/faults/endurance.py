@@ -29,11 +29,9 @@ _MORE_MEMORY = 1.05
 _MORE = 2.0  # MB, descriptors or threads
 _KINDS = ("MB", "descriptors", "threads")
 SETTINGS: dict[str, Prepare | None] = {
-    "plain": None,
-    "verifier": with_unkey,
-    "pgbouncer": with_pgbouncer,
+    "plain": None, "verifier": with_unkey, "pgbouncer": with_pgbouncer,
     "reloads": None,  # SIGHUP each minute of the soak
-}
+}  # fmt: skip
 _BOUND = Bound("500 503 cut refused", ready="may fail")
 
 

@@ -81,11 +81,9 @@ def with_unkey(stage: Stage) -> Iterator[None]:
     external_ids = {manager.api_key: manager.external_id for manager in stage.managers}
     with http_server(accepting(external_ids)) as stage.unkey:
         stage.environment |= {
-            "STACKMGR_VERIFIER": "unkey",
-            "STACKMGR_UNKEY_URL": stage.unkey.url,
-            "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
-            "STACKMGR_VERIFY_TIMEOUT": str(_VERIFY_TIMEOUT),
-        }
+            "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_URL": stage.unkey.url,
+            "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY, "STACKMGR_VERIFY_TIMEOUT": str(_VERIFY_TIMEOUT),
+        }  # fmt: skip
         yield
 
 

@@ -157,10 +157,8 @@ def _recovery(operations: list[Operation], probes: list[Probe], faults: list[tup
 def _secrets_in(evidence: Evidence) -> list[str]:
     keys = [manager.api_key for manager in evidence.managers]
     secrets = {
-        "an API key": keys,
-        "the digest of an API key": [api_keys.digest(key).hex() for key in keys],
-        "an Authorization": ["Bearer "],
-        "an Idempotency-Key": [KEY_CANARY],
-    }
+        "an API key": keys, "the digest of an API key": [api_keys.digest(key).hex() for key in keys],
+        "an Authorization": ["Bearer "], "an Idempotency-Key": [KEY_CANARY],
+    }  # fmt: skip
     logs = "\n".join(evidence.logs)
     return [f"{what} has come into a log" for what, texts in secrets.items() if any(t in logs for t in texts)]

@@ -44,11 +44,9 @@ class Unit:
         self._sockets = [socket.create_server(("127.0.0.1", each), backlog=_BACKLOG) for each in (port, 0)]
         self.port, self.admin_port = (held.getsockname()[1] for held in self._sockets)
         self._environment = {
-            **os.environ,
-            "STACKMGR_ADMIN_BIND": f"127.0.0.1:{self.admin_port}",
-            "WEB_CONCURRENCY": "2",
+            **os.environ, "STACKMGR_ADMIN_BIND": f"127.0.0.1:{self.admin_port}", "WEB_CONCURRENCY": "2",
             **environment,
-        }
+        }  # fmt: skip
         self._is_stopping = threading.Event()
         self._supervisor = threading.Thread()
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,13 +79,9 @@ class Unit:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _HAND_OVER, *map(str, numbers), *shlex.split(command)],
-                env=self._environment,
-                cwd=self._folder,
-                pass_fds=numbers,
-                stdout=log,
-                stderr=log,
+                env=self._environment, cwd=self._folder, pass_fds=numbers, stdout=log, stderr=log,
                 start_new_session=True,
-            )
+            )  # fmt: skip
 
     def _supervise(self) -> None:
         """Whenever the service has ended, kill what is left of it (KillMode=mixed) and start it again."""

@@ -49,15 +49,13 @@ def _valid_requests() -> list[bytes]:
     create = b"POST /manager/stacks HTTP/1.1\r\n" + fields + b"Idempotency-Key: k\r\n"
     stack = f"/manager/stacks/{UUID(int=0)} HTTP/1.1\r\n".encode() + fields
     return [
-        page + close + b"\r\n",
-        b"GET " + stack + close + b"Accept: */*\r\n\r\n",
+        page + close + b"\r\n", b"GET " + stack + close + b"Accept: */*\r\n\r\n",
         create + close + length + b"\r\n" + body,
         create + close + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
         create + length + b"\r\n" + body + page + close + b"\r\n",
         b"PATCH " + stack + close + b'Content-Length: 15\r\n\r\n{"name": "New"}',
         b"GET /environ HTTP/1.1\r\nHost: x\r\nX-Request-Id: f\r\nAccept: */*\r\n" + close + b"\r\n",
         b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\n" + close + b'\r\n{"a":1}',
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
-        + close
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + close
         + b"\r\n3\r\nabc\r\n0\r\n\r\n",
-    ]
+    ]  # fmt: skip

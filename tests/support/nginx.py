@@ -102,10 +102,8 @@ def site(folder: Path, port: int, upstream_port: int, changes: Mapping[str, str]
         "listen 443 ssl default_server;": f"listen 127.0.0.1:{port} ssl default_server;",
         "listen [::]:443 ssl default_server;": "",
         "server 127.0.0.1:8000 ": f"server 127.0.0.1:{upstream_port} ",
-        "/etc/stackmgr/tls/": f"{folder}/tls/",
-        "/var/log/nginx/": f"{folder}/",
-        **changes,
-    }
+        "/etc/stackmgr/tls/": f"{folder}/tls/", "/var/log/nginx/": f"{folder}/", **changes,
+    }  # fmt: skip
     for old, new in replacements.items():
         assert old in text, f"deploy/nginx.conf has no {old!r}"
         text = text.replace(old, new)

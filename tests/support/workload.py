@@ -264,11 +264,9 @@ class Workload:
 
 def _bytes(client: _Client, operation: Operation, document: Configuration | None) -> bytes:
     lines = [
-        f"{client.method} {client.path} HTTP/1.1",
-        "Host: localhost",
-        f"Authorization: Bearer {client.manager.api_key}",
-        f"X-Request-Id: {operation.tag}",
-    ]
+        f"{client.method} {client.path} HTTP/1.1", "Host: localhost",
+        f"Authorization: Bearer {client.manager.api_key}", f"X-Request-Id: {operation.tag}",
+    ]  # fmt: skip
     if operation.key is not None:
         lines.append(f"Idempotency-Key: {operation.key}")
     body = b""
