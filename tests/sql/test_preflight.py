@@ -64,9 +64,8 @@ def test_what_a_server_is_started_with_is_said():
     """Another address of this machine is another host."""
     with cluster(None, *SERVER, f"port={free_port()}") as url:
         for host, connections in (("127.0.0.2", 6), ("127.0.0.1", 5), ("", 0)):
-            found = preflight.examine(
-                make_conninfo(url, **({"host": host} if host else {})), connections=connections
-            )
+            chosen = make_conninfo(url, **({"host": host} if host else {}))
+            found = preflight.examine(chosen, connections=connections)
             said = " ".join(found.warnings)
             assert found.problems[0].startswith("full_page_writes is off on the server: ")
             assert "slow requests down: autovacuum = off" in said
