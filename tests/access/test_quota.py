@@ -51,8 +51,7 @@ def limited(issue, holder):
     return make
 
 
-SECOND = 1_000_000  # microseconds
-PERIOD, AHEAD = 100 * SECOND, 60 * SECOND
+SECOND, PERIOD, AHEAD = 1_000_000, 100_000_000, 60_000_000  # microseconds
 STEPS = (1, SECOND // 2, PERIOD // 3, PERIOD - 1, PERIOD, 1 - AHEAD, -AHEAD, -AHEAD - 1, -3600 * SECOND)
 
 
