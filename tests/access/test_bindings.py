@@ -67,10 +67,8 @@ def test_rebinding_needs_the_saved_binding(bound, client_as, command, contents):
         ("id_wrong", ("--to-identity-id", "id_new"), 1, "the saved binding is another one"),
         (identity_id, ("--to-identity-id", other_identity), 1, "another manager is bound to the new id"),
         (identity_id, ("--to-external-id", other_external), 1, "another manager is bound to the new id"),
-        *(
-            (identity_id, ("--to-identity-id", text), 2, "must be 1 to 255")
-            for text in ("two\nlines", "x" * 256, "")
-        ),
+        (identity_id, ("--to-identity-id", "two\nlines"), 2, "must be 1 to 255"),
+        (identity_id, ("--to-identity-id", "x" * 256), 2, "must be 1 to 255"),
         (identity_id, (), 2, "--to-external-id or --to-identity-id is required"),
     ):
         rejected = rebind(command, external_id, external_id, confirmed, *arguments)

@@ -86,16 +86,12 @@ def test_any_other_response_accepts_no_key(every_operation, unkey, status, behav
 FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
 
 
-@pytest.mark.parametrize(
-    ("status", "sent", "returned"),
-    [
-        *((status, "17", "17") for status in (408, 429, 499, 500, 503)),
-        *((503, sent, "86400") for sent in ("86401", FAR)),
-        *((429, sent, "60") for sent in ("61", FAR)),
-        *((503, sent, None) for sent in ("17\r\nRetry-After: 18", "-17")),
-        (401, "17", None),
-    ],
-)
+@pytest.mark.parametrize(("status", "sent", "returned"), [
+    *((status, "17", "17") for status in (408, 429, 499, 500, 503)),
+    *((503, sent, "86400") for sent in ("86401", FAR)), *((429, sent, "60") for sent in ("61", FAR)),
+    *((503, sent, None) for sent in ("17\r\nRetry-After: 18", "-17")),
+    (401, "17", None),
+])  # fmt: skip
 def test_retry_after_is_passed_on_within_a_bound(every_operation, unkey, monkeypatch, status, sent, returned):  # noqa: PLR0913, PLR0917
     simulated_clock(monkeypatch)
     unkey.behave = respond(status, b"{}", f"Retry-After: {sent}")
@@ -161,14 +157,11 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 VALID = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
-@pytest.mark.parametrize(
-    ("sent", "forwarded"),
-    [
-        ({}, {}),
-        ({"traceparent": VALID, "tracestate": "a=1"}, {"traceparent": VALID}),
-        ({"traceparent": VALID.upper()}, {}),
-    ],
-)
+@pytest.mark.parametrize(("sent", "forwarded"), [
+    ({}, {}),
+    ({"traceparent": VALID, "tracestate": "a=1"}, {"traceparent": VALID}),
+    ({"traceparent": VALID.upper()}, {}),
+])  # fmt: skip
 def test_a_trace_context_is_logged_and_forwarded(client_with, make_verifier, unkey, sent, forwarded):
     lines = []
     unkey.behave = respond(200, verification("NOT_FOUND"))

@@ -50,14 +50,12 @@ def sabotage(admin):
         admin.execute(b"DROP FUNCTION public.sabotage; DROP SEQUENCE public.attempts")
 
 
-@pytest.mark.parametrize(
-    ("sqlstate", "times", "outcome"),
-    [
-        ("40001", 3, (200, 4)), ("40001", 4, (500, 4)), ("40P01", 3, (200, 4)), ("0A000", 99, (500, 1)),
-        ("25006", 1, (200, 2)), ("26000", 1, (200, 1)), ("26000", 99, (500, 4)), ("57P01", 1, (500, 1)),
-        ("54000", 1, (500, 1)), ("23514", 1, (500, 1)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sqlstate", "times", "outcome"), [
+    ("40001", 3, (200, 4)), ("40001", 4, (500, 4)), ("40P01", 3, (200, 4)),
+    ("0A000", 99, (500, 1)), ("25006", 1, (200, 2)), ("26000", 1, (200, 1)),
+    ("26000", 99, (500, 4)), ("57P01", 1, (500, 1)), ("54000", 1, (500, 1)),
+    ("23514", 1, (500, 1)),
+])  # fmt: skip
 def test_failed_write_is_retried_only_if_safe(subject, sabotage, sqlstate, times, outcome):
     status, attempts = outcome
     before = subject.client.get(subject.stack_id).json

@@ -111,15 +111,11 @@ def undated(checkout: Path) -> None:
     git(checkout, "commit", "--quiet", "--all", "--message", "not dated")
 
 
-@pytest.mark.parametrize(
-    ("mistake", "arguments", "message"),
-    [
-        (lambda checkout: (checkout / "stackmgr" / "new.py").touch(), [], "not committed"),
-        (undated, [], "no dated section"),
-        (lambda _: None, ["--tag", "v9.9.9"], "tag 'v9.9.9'"),
-    ],
-    ids=["uncommitted", "undated", "tag"],
-)
+@pytest.mark.parametrize(("mistake", "arguments", "message"), [
+    (lambda checkout: (checkout / "stackmgr" / "new.py").touch(), [], "not committed"),
+    (undated, [], "no dated section"),
+    (lambda _: None, ["--tag", "v9.9.9"], "tag 'v9.9.9'"),
+], ids=["uncommitted", "undated", "tag"])  # fmt: skip
 def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, message):
     mistake(checkout := committed(tmp_path))
     command = [checkout / "deploy" / "release", "--without-image", *arguments]
