@@ -82,15 +82,11 @@ def test_malformed_credentials_share_no_rate(two_a_key, authorization):
     assert [send_request(two_a_key, authorization).status for _ in range(4)] == [200] * 4
 
 
-@pytest.mark.parametrize(
-    ("same", "other"),
-    [
-        (["192.0.2.1"] * 3, "192.0.2.2"),
-        (["2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::1"], "2001:db8:0:1::1"),
-        (["2001:db8:a0a:a00::1"] * 3, "2001:db8:a0a:a01::1"),
-    ],
-    ids=["IPv4", "a network of IPv6", "line feeds among its bytes"],
-)
+@pytest.mark.parametrize(("same", "other"), [
+    (["192.0.2.1"] * 3, "192.0.2.2"),
+    (["2001:db8::1", "2001:db8::2", "2001:db8:0:0:ffff::1"], "2001:db8:0:1::1"),
+    (["2001:db8:a0a:a00::1"] * 3, "2001:db8:a0a:a01::1"),
+], ids=["IPv4", "a network of IPv6", "line feeds among its bytes"])  # fmt: skip
 def test_address_over_its_rate_is_rejected(tmp_path, same, other):
     with limited(tmp_path, TWO_ADDRESSES | BEHIND_A_PROXY) as proxy:
         responses = [send_request(proxy, f"Bearer key-{n}", X_Real_IP=of) for n, of in enumerate(same)]

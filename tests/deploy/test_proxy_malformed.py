@@ -119,14 +119,12 @@ def test_tls_has_forward_secrecy_and_no_tickets(proxy):
     assert {each["kea"] for each in context.get_ciphers()} <= {"kx-ecdhe", "kx-any"}  # the latter of TLS 1.3
 
 
-@pytest.mark.parametrize(
-    ("given", "repeated"),
-    [
-        (b"a.b:c_d-E9", True), (b"r" * 8000, True), (EXAMPLE_ID.encode(), True),
-        (bytes(each for each in range(0x21, 0x7F) if each not in b'"\\'), True),
-        (b"a b", True), (b'a"b', False), (b"a\\b", False), (b"\xe9", False), (b"", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "repeated"), [
+    (b"a.b:c_d-E9", True), (b"r" * 8000, True), (EXAMPLE_ID.encode(), True),
+    (bytes(each for each in range(0x21, 0x7F) if each not in b'"\\'), True),
+    (b"a b", True), (b'a"b', False), (b"a\\b", False), (b"\xe9", False),
+    (b"", False),
+])  # fmt: skip
 def test_nginx_repeats_only_harmless_ids(proxy, given, repeated):
     request = get(b"X-Request-Id: " + given, b"X-A : malformed")
     returned = only_error(request, proxy.send(request)).headers["X-Request-Id"]
