@@ -9,12 +9,9 @@ from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.server import RunningService, free_port, running_service
 
 # nginx as in production, but for the patience it has with clients that fall silent.
-IMPATIENT = {
-    "client_header_timeout 10s;": "client_header_timeout 1s;",
-    "client_body_timeout 10s;": "client_body_timeout 1s;",
-    "keepalive_timeout 75s;": "keepalive_timeout 1s;",
-    "send_timeout 30s;": "send_timeout 1s; lingering_timeout 1s;",
-}
+IMPATIENT = {"client_header_timeout 10s;": "client_header_timeout 1s;",
+    "client_body_timeout 10s;": "client_body_timeout 1s;", "keepalive_timeout 75s;": "keepalive_timeout 1s;",
+    "send_timeout 30s;": "send_timeout 1s; lingering_timeout 1s;"}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -230,11 +230,8 @@ def query(server, statement):
         return connection.execute(statement).fetchone()[0]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["x" * 100, "é" * 60, 'a "quoted", listed name', "it's", "a:b"],
-    ids=["long", "wide", "odd", "apostrophe", "colon"],
-)
+@pytest.mark.parametrize("name", ["x" * 100, "é" * 60, 'a "quoted", listed name', "it's", "a:b"],
+    ids=["long", "wide", "odd", "apostrophe", "colon"])  # fmt: skip
 def test_any_path_works(folder, name):
     data = folder / name / "data"
     with EmbeddedPostgres(data) as server:

@@ -173,10 +173,8 @@ def test_a_container_takes_its_password_from_its_file(tmp_path):
 
 
 def test_nginx_of_compose_has_the_same_file(tmp_path):
-    places = {
-        "/stackmgr/nginx.conf": shlex.quote(str(DEPLOY / "nginx.conf")),
-        "/etc/nginx/conf.d": str(tmp_path),
-    }
+    places = {"/stackmgr/nginx.conf": shlex.quote(str(DEPLOY / "nginx.conf")),
+        "/etc/nginx/conf.d": str(tmp_path)}  # fmt: skip
     command = sh(SERVICES["nginx"]["command"], **places, **{"exec nginx": "echo"})
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     written = (tmp_path / "stackmgr.conf").read_text()

@@ -73,11 +73,8 @@ def damage(host: Host, file: Path, kind: str) -> Callable[[], None]:
 
 
 KINDS = ("cut", "empty", "unreadable", "removed", "unmounted")
-REPOSITORIES = {
-    "shipped": (),
-    "encrypted": ("repo1-cipher-type=aes-256-cbc", "repo1-cipher-pass=secret"),
-    "asynchronous": ("archive-async=y",),
-}
+REPOSITORIES = {"shipped": (), "encrypted": ("repo1-cipher-type=aes-256-cbc", "repo1-cipher-pass=secret"),
+    "asynchronous": ("archive-async=y",)}  # fmt: skip
 
 
 @pytest.mark.parametrize("host", REPOSITORIES.values(), ids=REPOSITORIES, indirect=True)

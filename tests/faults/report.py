@@ -19,10 +19,8 @@ NEVER = float("inf")
 _PROMPT = 1.0
 # Statuses of a healthy service, which clients provoke themselves.
 _ORDINARY = {200, 201, 404, 409}
-HEADINGS = (
-    *("cell", "bound", "faults", "acknowledged", "failed", "violations"),
-    *("full service", "verdict"),
-)
+HEADINGS = (*("cell", "bound", "faults", "acknowledged", "failed", "violations"),
+    *("full service", "verdict"))  # fmt: skip
 
 
 @dataclass
