@@ -170,14 +170,13 @@ def test_request_is_one_line_of_ascii(style, capfd):
 
 @pytest.mark.parametrize("formatter", [logs.Formatter(), logs.Formatter("text")])
 def test_a_message_cannot_begin_a_line_of_its_own(formatter):
-    fields = {"request_id": REQUEST_ID}
-    record = logging.makeLogRecord(
-        {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "fields": fields, "created": 0.0075}
-    )
-    assert_one_line(formatter.format(record))
-    assert "1970-01-01T00:00:00.007+00:00" in formatter.format(record)
-    expected = f" request_id={REQUEST_ID!a}" if formatter.kind == "text" else json.dumps(fields)[1:]
-    assert formatter.format(record).endswith(expected)
+    fields = {"request_id": REQUEST_ID, "method": None}
+    message = {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "fields": fields, "created": 0.0075}
+    found = formatter.format(logging.makeLogRecord(message))
+    assert_one_line(found)
+    assert "1970-01-01T00:00:00.007+00:00" in found
+    text = f" request_id={REQUEST_ID!a} method=None"
+    assert found.endswith(text if formatter.kind == "text" else json.dumps(fields)[1:])
     dropped = logs.dropped_lines()
     logs.StderrHandler().emit(logging.makeLogRecord({"msg": "%d", "args": ("text",)}))
     assert logs.dropped_lines() == dropped + 1

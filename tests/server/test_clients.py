@@ -42,11 +42,12 @@ def test_a_deadline_spares_bytes_that_arrived(memory, sent):
     assert start_of(found) == OK
 
 
-def test_a_trickle_of_chunks_moves_no_deadline(memory):
-    found = memory.connect(chunked("/echo", b"x", end=b""))
-    for _ in range(2):
-        memory.pass_time(client.RECEIVE_SECONDS - 4)
-        found.send(b"1")
+@pytest.mark.parametrize("sent", [b"GET /", post("/echo", b"x" * 90)[:-50], chunked("/echo", end=b"ff\r\n")])
+def test_a_trickle_moves_no_deadline(memory, sent):
+    found = memory.connect(sent)
+    for _ in range(int(client.RECEIVE_SECONDS) + 1):
+        memory.pass_time(1 - 1 / 64)
+        found.send(b"x")
     assert start_of(found) == BUSY
 
 
