@@ -226,6 +226,9 @@ def test_check_prints_every_setting_and_no_secret(run, monkeypatch):
     assert (document.status, document.json["ok"]) == (1, False)
     assert "cannot be reached" in document.json["warnings"][0]
     assert {each["variable"] for each in document.json["settings"]} == rows.keys() - {"VARIABLE"}
+    monkeypatch.setattr("stackmgr.startup.create_app", lambda **_: {}["what a worker cannot build"])
+    with pytest.raises(KeyError):
+        run("check")
     monkeypatch.setattr(os, "isatty", lambda fd: fd == 1)
     with pytest.raises(SystemExit, match="only gunicorn's master runs this module"):
         check.check_start()
