@@ -38,6 +38,7 @@ OPERATIONS = {  # and the status for the stack's manager and for another one
     "no id": (400, 400, lambda it: it.client.get("no-uuid")),
 }
 OPENS, CLOSES = "The verifier does not respond: requests return 503", "The verifier responds again"
+CODES = {401: "unauthorized", 429: "rate_limited", 503: "service_unavailable"}
 COUNT = b"SELECT count(*) FROM stackmgr.stack_revisions"
 REBIND = b"UPDATE stackmgr.managers SET identity_id = %s WHERE external_id = %s::text::uuid"
 
@@ -101,13 +102,15 @@ class Keys(RuleBasedStateMachine):
         self.caplog.clear()
         response = call(self)
         status, reason, seconds, times = self.verify(key)
+        code = CODES.get(status, "accepted")
         if status is None:
             status, reason = own if self.does[key] == "own" else others, self.lines[-1]["reason"]
             if self.does[key] == "own" and self.is_rebound:
                 status, reason = 500, "manager_binding"
         else:
             assert self.client.statements == []
-        assert (response.status_int, self.lines[-1]["reason"]) == (status, reason)
+        assert (self.lines[-1]["verifier"], self.lines[-1]["reason"]) == (code, reason)
+        assert response.status_int == status
         assert response.headers.get("Retry-After") == (str(seconds) if seconds else None)
         assert reason != "verifier_http_429" or response.json["message"] == "Too many requests."
         assert len(self.unkey.requests) == asked + times
