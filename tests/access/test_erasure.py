@@ -84,7 +84,6 @@ def test_all_rows_are_deleted_and_counted(busy_manager, command, admin, row_coun
 
 
 def rows_without(admin, ids):
-    """Return the rows of each table that have none of the ids."""
     tables = admin.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'stackmgr'").fetchall()
     query = "SELECT t::text FROM stackmgr.{} AS t WHERE t::text !~ %s ORDER BY 1"
     return {name: admin.execute(query.format(name).encode(), [ids]).fetchall() for (name,) in tables}

@@ -72,7 +72,6 @@ def test_second_run_waits_for_the_first(server_url):
 
 
 def test_a_session_that_has_the_lock_is_named(own_url, server_url, monkeypatch):
-    """The longest first, and neither one that waits for it nor one of another database."""
     monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_RUN", b"SET lock_timeout = '300ms'")
     with ExitStack() as sessions:
         others = [psycopg.connect(url, autocommit=True) for url in (server_url, own_url, own_url, own_url)]
