@@ -1,6 +1,7 @@
 """Settings from the environment: accepted values, and one message with every problem, without secrets."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,6 +101,16 @@ def test_a_setting_has_its_effect(monkeypatch, name, text, part, value):
     given = {"STACKMGR_DATABASE_URL": URL, f"STACKMGR_{name}": text}
     startup.assemble(startup.prepare(given), {}, serves=False)
     assert made[part] == value
+
+
+def test_metrics_observe_the_waits_for_a_connection(monkeypatch):
+    metrics, database = Mock(), Mock()
+    monkeypatch.setattr(startup, "of_worker", lambda _: metrics)
+    monkeypatch.setattr(startup, "Database", lambda *_, **__: database)
+    monkeypatch.setattr(startup, "atexit", Mock())
+    given = {"DATABASE_URL": URL, "METRICS_DIR": "/metrics", "ADMIN_BIND": "localhost:9108"}
+    startup.build({f"STACKMGR_{name}": text for name, text in given.items()})
+    database.on_wait.assert_called_once_with(metrics.connection_waits.observe)
 
 
 def test_another_whitelist_is_read(tmp_path):
