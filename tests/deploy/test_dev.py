@@ -183,7 +183,7 @@ def test_the_printed_lines_use_no_proxy(monkeypatch, variable):
 def test_what_ignores_a_signal_is_sent_the_next(monkeypatch):
     monkeypatch.setattr(embedded_postgres, "_STOP_DEADLINE", 0.5)
     with subprocess.Popen(
-        ["/bin/sh", "-c", "trap '' INT QUIT; echo; sleep 60"], stdout=subprocess.PIPE
+        ["/bin/sh", "-c", "trap '' INT QUIT; echo; exec sleep 60"], stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
         embedded_postgres.end(process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
