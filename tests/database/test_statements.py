@@ -25,12 +25,6 @@ def test_statement_has_its_files_name(load):
     assert not statement.writes
 
 
-def test_parameters_are_numbered_in_order(load):
-    statement = load("SELECT %(b)s::uuid, %(a)s::text, %(b)s::uuid, %(b_two)s::json;\n")
-    assert statement.text == b"SELECT /* thing_get */ $1::uuid, $2::text, $1::uuid, $3::json;"
-    assert statement.parameters == ("b", "a", "b_two")
-
-
 @pytest.mark.parametrize(("text", "writes"), [
     ("INSERT INTO t VALUES (1);", True),
     ("UPDATE t SET a = 1;", True),
