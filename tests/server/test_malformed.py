@@ -134,9 +134,10 @@ def test_head_gets_no_error_body(memory, rest):
 
 @pytest.mark.parametrize("path", [*RAISED, *INVALID, "/never-starts", "/starts-twice", "/late"])
 def test_an_unexpected_exception_is_a_500(memory, path):
-    response = memory.request(get(path, "X-Request-Id: mine"))
+    client = memory.connect(get(path, "X-Request-Id: mine") + get("/next"))
+    response = client.response()
     assert_error_object(response, 500, "internal_error", "mine")
-    assert memory.queue._free == 1
+    assert (client.is_ended(), memory.queue._free) == (True, 1)
     assert "SECRET" not in "".join(memory.log.lines) + response.body.decode()
 
 
