@@ -110,7 +110,7 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("at", STARTS[:2])
 @pytest.mark.parametrize(("keys", "per_second", "least", "most"), SCENARIOS.values(), ids=SCENARIOS)
-def test_a_failing_key_costs_no_other(clock, at, keys, per_second, least, most):  # noqa: PLR0913, PLR0917
+def test_a_failing_key_costs_no_other(clock, at, keys, per_second, least, most):
     breaker, clock.seconds = CircuitBreaker(TIMEOUT), at
     ended, under_way = simulate(breaker, clock, keys, per_second, 10)
     good = [

@@ -179,7 +179,7 @@ class Key(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def fixtures(database, database_url, admin, issue, client_with, statements_run, monkeypatch):  # noqa: PLR0913, PLR0917
+def fixtures(database, database_url, admin, issue, client_with, statements_run, monkeypatch):
     monkeypatch.setattr(database, "variants", database.variants)  # restored at the end
     return SimpleNamespace(**locals())
 

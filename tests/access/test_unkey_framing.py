@@ -128,7 +128,7 @@ class Stub:
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize(("pieces", "first", "is_kept"), CASES.values(), ids=CASES)
-def test_next_key_has_its_own_outcome(tls_server, make_verifier, is_encrypted, pieces, first, is_kept):  # noqa: PLR0913, PLR0917
+def test_next_key_has_its_own_outcome(tls_server, make_verifier, is_encrypted, pieces, first, is_kept):
     with tls_server("127.0.0.1") if is_encrypted else http_server() as stub:
         stub.behave = Stub()
         verifier = make_verifier(stub.url, 1.0 if first == TIMEOUT else 10.0)

@@ -139,7 +139,7 @@ class Keys(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def fixtures(unkey, make_verifier, client_with, admin, caplog, monkeypatch):  # noqa: PLR0913, PLR0917
+def fixtures(unkey, make_verifier, client_with, admin, caplog, monkeypatch):
     return SimpleNamespace(clock=simulated_clock(monkeypatch), **locals())
 
 

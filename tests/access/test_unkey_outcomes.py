@@ -92,7 +92,7 @@ FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
     *((503, sent, None) for sent in ("17\r\nRetry-After: 18", "-17")),
     (401, "17", None),
 ])  # fmt: skip
-def test_retry_after_is_passed_on_within_a_bound(every_operation, unkey, monkeypatch, status, sent, returned):  # noqa: PLR0913, PLR0917
+def test_retry_after_is_passed_on_within_a_bound(every_operation, unkey, monkeypatch, status, sent, returned):
     simulated_clock(monkeypatch)
     unkey.behave = respond(status, b"{}", f"Retry-After: {sent}")
     every_operation(429 if status == 429 else 503, retry_after=returned)

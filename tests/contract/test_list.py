@@ -124,9 +124,7 @@ def pages(client, limit=100):
 
 @pytest.mark.parametrize("page_size", [MAX_PAGE_SIZE, 500])
 @pytest.mark.parametrize(("length", "statements"), [(0, ORDINARY), (1, READ_AGAIN)])
-def test_a_long_name_is_read_again(  # noqa: PLR0913 - parameters
-    *, client, save, monkeypatch, length, statements, page_size
-):
+def test_a_long_name_is_read_again(client, save, monkeypatch, length, statements, page_size):
     monkeypatch.setattr(repository, "MAX_PAGE_SIZE", page_size)
     saved = save("\xe9" + "x" * (PAGE_NAME_BYTES // page_size - 2 + length), "short")
     assert ids(client.page()) == saved

@@ -62,9 +62,7 @@ def test_statements_of_retries_and_misses(warm):
     (b"identity_id = 'another'", 500),
     (b"external_id = gen_random_uuid()", 500),
 ])  # fmt: skip
-def test_a_key_that_has_changed_reads_and_writes_nothing(  # noqa: PLR0913 - fixtures
-    *, warm, written, admin, name, change, status
-):
+def test_a_key_that_has_changed_reads_and_writes_nothing(warm, written, admin, name, change, status):
     key_digest, before = api_keys.digest(warm.client.key), written()
     admin.execute(b"UPDATE stackmgr.api_keys SET %b WHERE key_digest = %%s" % change, (key_digest,))
     assert warm.operations()[name]() == status
@@ -90,9 +88,7 @@ def test_what_a_request_breaks_is_not_sent(warm, admin, call):
 
 
 @each_operation
-def test_only_a_read_whose_connection_dies_is_sent_again(  # noqa: PLR0913 - fixtures
-    *, server, warm, written, admin, watcher, name
-):
+def test_only_a_read_whose_connection_dies_is_sent_again(server, warm, written, admin, watcher, name):
     before = written()
     with ThreadPoolExecutor() as threads, admin.transaction():
         admin.execute(LOCK_TABLE)

@@ -142,9 +142,7 @@ def test_a_batch_waits_for_a_larger_one_under_way(subject, start, sent, admin, m
     [(ECHO, DIVIDE, "0", "22012"), (WRITE, WRITE, "bad", "23514"), (WRITE, MISSING, "", "42P01")],
 )
 @pytest.mark.parametrize("place", [0, 2])
-def test_one_that_fails_fails_alone(  # noqa: PLR0913 - fixtures
-    *, subject, start, sent, written, good, bad, value, sqlstate, place, caplog
-):
+def test_one_that_fails_fails_alone(subject, start, sent, written, good, bad, value, sqlstate, place, caplog):
     caplog.set_level("DEBUG", "stackmgr")
     given = calls(subject, good)
     given.insert(place, call(subject, bad, value))
@@ -172,8 +170,8 @@ def test_a_failed_commit_fails_one(subject, start, sent, written, admin):
 @pytest.mark.parametrize(
     ("end", "reason"), [("pg_terminate_backend", "connection_lost"), ("pg_cancel_backend", "unconfirmed")]
 )
-def test_no_write_of_unknown_outcome_is_sent_again(  # noqa: PLR0913 - fixtures
-    *, subject, start, sent, written, watcher, admin, standby_wanted, end, reason
+def test_no_write_of_unknown_outcome_is_sent_again(
+    subject, start, sent, written, watcher, admin, standby_wanted, end, reason
 ):
     futures = start(calls(subject, WRITE, TOGETHER))
     admin.execute(f"SELECT {end}({watcher.waiting_one()})".encode())
@@ -191,8 +189,8 @@ def test_no_write_of_unknown_outcome_is_sent_again(  # noqa: PLR0913 - fixtures
         ("idle_in_transaction_session_timeout", TOGETHER - 1, {}),
     ],
 )
-def test_a_limit_of_the_server_ends_a_batch(  # noqa: PLR0913 - fixtures
-    *, make_subject, start, written, admin, monkeypatch, limit, stored, errors
+def test_a_limit_of_the_server_ends_a_batch(
+    make_subject, start, written, admin, monkeypatch, limit, stored, errors
 ):
     if not admin.execute(b"SELECT name FROM pg_settings WHERE name = %s", [limit]).fetchone():
         pytest.skip("the limit is PostgreSQL 17's")
@@ -205,7 +203,7 @@ def test_a_limit_of_the_server_ends_a_batch(  # noqa: PLR0913 - fixtures
     subject.assert_complete()
 
 
-def test_a_lock_of_one_delays_no_other(*, subject, start, sent, written, admin, watcher, monkeypatch):  # noqa: PLR0913
+def test_a_lock_of_one_delays_no_other(subject, start, sent, written, admin, watcher, monkeypatch):
     began = time.monotonic()
     with admin.transaction():
         admin.execute(b"INSERT INTO public.written VALUES ('request 3')")

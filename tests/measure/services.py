@@ -138,7 +138,7 @@ class MeasuredService:
 
 
 @contextlib.contextmanager
-def served(  # noqa: PLR0913 - what a service can differ in
+def served(
     name: str,
     seed: Seed,
     env: Mapping[str, str],

@@ -182,9 +182,7 @@ def responding():
     ([(name, "x") for name in ("Connection", "Keep-Alive", "Transfer-Encoding", "Date", "Server")], (b"a",), "1", b"a",
      "keep-alive"),
 ])  # fmt: skip
-def test_a_response_has_the_length_of_its_body(  # noqa: PLR0913, PLR0917
-    responding, headers, pieces, length, body, connection
-):
+def test_a_response_has_the_length_of_its_body(responding, headers, pieces, length, body, connection):
     began, client = int(time.time()), responding(headers=headers, pieces=pieces).connect(get("/"))
     head, _, found = client.read_all().partition(b"\r\n\r\n")
     fields = dict(line.split(": ") for line in head.decode().split("\r\n")[1:])

@@ -146,9 +146,7 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "above"), [("stack_list", CALLER_NODES), ("stack_list_long_names", ["WindowAgg"])]
 )
-def test_page_reads_no_row_too_many(  # noqa: PLR0913 - parameters
-    *, crowded_url, ends, name, above, end, limit
-):
+def test_page_reads_no_row_too_many(crowded_url, ends, name, above, end, limit):
     given = {**CALLER, "after_created_at": ends[end].created_at.isoformat(), "row_limit": limit + 1}
     given |= {"after_stack_id": str(ends[end].stack_id), "page_bytes": PAGE_NAME_BYTES}
     with connected(crowded_url, "stackmgr_app") as service:

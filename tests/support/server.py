@@ -126,7 +126,7 @@ class Response:
         return json.loads(self.body)
 
 
-def exchange(  # noqa: PLR0913 - the parts of a request
+def exchange(
     port: int,
     path: str,
     headers: Mapping[str, str] | None = None,

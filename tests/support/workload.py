@@ -74,7 +74,7 @@ class Workload:
     request or, if it *keeps* them, over connections that last as long as the server lets them.
     """
 
-    def __init__(  # noqa: PLR0913 - what distinguishes workloads
+    def __init__(
         self,
         seed: int,
         managers: list[Manager],
