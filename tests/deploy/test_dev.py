@@ -24,6 +24,7 @@ from stackmgr.dev.embedded_postgres import EmbeddedPostgres, uninterrupted
 from stackmgr.errors import CommandError
 from tests.deploy.dev_process import COMMAND, failed_dev, free_port, running_dev
 from tests.support.memory import reachable
+from tests.support.server import send_request
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the printed lines are curl's")
@@ -135,9 +136,10 @@ def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
 
 
 def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
-    monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", "/nowhere")
-    monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
-    monkeypatch.setenv("STACKMGR_TOKENS", "tokens.json")
+    others, admin_port = {"DATABASE_URL_FILE": "/nowhere", "VERIFIER": "unkey"}, free_port()
+    own = {"TOKENS": "tokens.json", "LOG_FORMAT": "json", "ADMIN_BIND": f"127.0.0.1:{admin_port}"}
+    for name, value in (others | own).items():
+        monkeypatch.setenv(f"STACKMGR_{name}", value)
     monkeypatch.chdir(folder)
     shutil.copy(paths.DEFAULT_WHITELIST, folder / "tokens.json")
     created, keys = [], set()
@@ -155,6 +157,8 @@ def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
             keys.add(dev.printed(KEY))
             assert "postgres" in {process.name() for process in dev.started}
             assert len(dev.started) > 2
+            assert send_request(admin_port, "/live")[0] == 200
+            assert '"route": "/manager/stacks"' in dev.output
             assert dev.stop(signum) == 0
             assert dev.living() == []
             assert dev.output.endswith("stopped\n")
