@@ -27,11 +27,8 @@ class HttpClient(ContractClient):
 
     def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:
         received = self._http.request(method, self._base + path, body=body, headers=headers, redirect=False)
-        return TestResponse(
-            status=f"{received.status} {received.reason}",
-            headerlist=list(received.headers.items()),
-            body=received.data,
-        )
+        status, fields = f"{received.status} {received.reason}", list(received.headers.items())
+        return TestResponse(status=status, headerlist=fields, body=received.data)
 
     def created(self, document: Any) -> Any:
         response = self.create(document)
@@ -98,11 +95,8 @@ def _names(to: Deployment) -> None:
 @check("2.6", "an update changes the supplied fields only, and needs at least one")
 def _update_body(to: Deployment) -> None:
     stack = to.first.created(to.body())
-    for change in (
-        {"name": "renamed"},
-        {"allocation": to.allocation(10000)},
-        {"schedule": {"preset": "hourly"}},
-    ):
+    changes = {"name": "renamed", "allocation": to.allocation(10000), "schedule": {"preset": "hourly"}}
+    for change in ({name: value} for name, value in changes.items()):
         updated = to.first.update(stack["id"], change).json
         expected = stack | change | {"current_revision_id": updated["current_revision_id"]}
         assert updated == expected, f"an update of {next(iter(change))} changed something else"

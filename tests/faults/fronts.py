@@ -5,6 +5,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 
@@ -65,15 +66,13 @@ def _with_nginx(stage: Stage) -> Iterator[None]:
 def _pgbouncer_dies(_: Stage) -> Iterator[None]:
     process = _child(PROGRAM.name)
     command, folder = process.cmdline(), process.cwd()
-    user, group = process.uids().real, process.gids().real
+    run_as: dict[str, Any] = {"user": process.uids().real, "group": process.gids().real, "extra_groups": []}
     _kill(process)
     try:
         yield
     finally:
         nowhere = subprocess.DEVNULL
-        subprocess.Popen(
-            command, cwd=folder, user=user, group=group, extra_groups=[], stdout=nowhere, stderr=nowhere
-        )
+        subprocess.Popen(command, cwd=folder, stdout=nowhere, stderr=nowhere, **run_as)
 
 
 @contextmanager

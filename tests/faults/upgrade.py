@@ -62,12 +62,10 @@ def _command(release: Path, database_url: str, *words: str) -> subprocess.Comple
 def _deployed(folder: Path, database_url: str) -> Iterator[Deployment]:
     switch(folder / "current", _OLD)
     environment = {
-        "PYTHONPATH": str(folder / "current"),
-        "STACKMGR_DATABASE_URL": database_url,
+        "PYTHONPATH": str(folder / "current"), "STACKMGR_DATABASE_URL": database_url,
         "STACKMGR_METRICS_DIR": "metrics",
-        # The drill does not measure a slow machine.
-        "STACKMGR_DATABASE_TIMEOUT": "20",
-    }
+        "STACKMGR_DATABASE_TIMEOUT": "20",  # the drill does not measure a slow machine
+    }  # fmt: skip
     with ExitStack() as stack:
         hosts = []
         for name in ("one", "two", "nginx"):
@@ -163,14 +161,13 @@ def run(server_url: str, seed: int, times: int, source: Path | None = None, paus
 
 def _work(times: int) -> list[tuple[str, int, _Act]]:
     return [
-        ("rolling reload", times, _reload_each),
-        ("rolling restart", times, _restart_each),
+        ("rolling reload", times, _reload_each), ("rolling restart", times, _restart_each),
         ("migration", 1, _migrate),
         ("upgrade by reloads", 1, partial(_switch, release=_NEW, act=_reload_each)),
         ("rollback by reloads", 1, partial(_switch, release=_OLD, act=_reload_each)),
         ("upgrade by restarts", 1, partial(_switch, release=_NEW, act=_restart_each)),
         ("rollback by restarts", min(times, 1), partial(_switch, release=_OLD, act=_restart_each)),
-    ]
+    ]  # fmt: skip
 
 
 def _carry_out(deployment: Deployment, name: str, times: int, act: _Act) -> tuple[str, int, float, float]:

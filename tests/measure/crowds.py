@@ -74,11 +74,10 @@ def crowd(port: int, data: bytes, clients: int, end: float) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.measure.crowds", description=__doc__)
-    parser.add_argument("--clients", default="10,1000,8000")
-    parser.add_argument(
-        "--only", default="", metavar="TEXT,TEXT", help="crowds whose names contain one of these"
-    )
-    parser.add_argument("--checkout", type=Path, default=HERE, help="measure the service of another checkout")
+    add = parser.add_argument
+    add("--clients", default="10,1000,8000")
+    add("--only", default="", metavar="TEXT,TEXT", help="crowds whose names contain one of these")
+    add("--checkout", type=Path, default=HERE, help="measure the service of another checkout")
     chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"| crowd | clients | sent all | MB | after | longest slice | turn |\n|{'---|' * 7}", flush=True)
@@ -100,9 +99,8 @@ def _measure(checkout: Checkout, name: str, data: bytes, clients: int) -> None:
         Path(f"/proc/{worker.pid}/clear_refs").write_text("5")  # begins the peak anew
         complete = crowd(service.port, data, clients, time.monotonic() + _SECONDS)
         time.sleep(_SETTLE_SECONDS)
-        status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines()
-        )
+        lines = Path(f"/proc/{worker.pid}/status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines)
         sizes = [int(status[field].split()[0]) // 1000 for field in ("VmHWM", "VmRSS")]
         times = memoryview(slices.read_bytes()).cast("q")
         cells = [name, clients, complete, *sizes, *(f"{each / 1e6:.1f}" for each in times)]

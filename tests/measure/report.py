@@ -74,20 +74,18 @@ def table(samples: list[Sample]) -> str:
     for (scenario, service), mine in found.items():
         ours = found.get((scenario, OURS), [])
         rates = sorted(map(rate, _calm(mine)))
-        rows.append(
-            (
-                *(scenario, service, f"{median(mine, rate):.0f}"),
-                f"±{(rates[-1] - rates[0]) / 2 / max(median(mine, rate), 1):.0%}",
-                f"{median(mine, _service_us):.0f}",
-                f"{median(mine, lambda sample: sample.processor_us(sample.cost.postgres)):.0f}",
-                *(f"{ratio(mine, ours, value):.2f}" for value in (rate, _service_us)),
-                f"{median(mine, lambda sample: sample.load.p50):.2f}",
-                f"{median(mine, lambda sample: sample.load.p99):.2f}",
-                f"{median(mine, lambda sample: sample.rss_mb):.0f}",
-                str(sum(sample.load.errors for sample in mine)),
-                f"{sum(sample.cost.disturbed for sample in mine)} of {len(mine)}",
-            )
-        )
+        rows.append((
+            *(scenario, service, f"{median(mine, rate):.0f}"),
+            f"±{(rates[-1] - rates[0]) / 2 / max(median(mine, rate), 1):.0%}",
+            f"{median(mine, _service_us):.0f}",
+            f"{median(mine, lambda sample: sample.processor_us(sample.cost.postgres)):.0f}",
+            *(f"{ratio(mine, ours, value):.2f}" for value in (rate, _service_us)),
+            f"{median(mine, lambda sample: sample.load.p50):.2f}",
+            f"{median(mine, lambda sample: sample.load.p99):.2f}",
+            f"{median(mine, lambda sample: sample.rss_mb):.0f}",
+            str(sum(sample.load.errors for sample in mine)),
+            f"{sum(sample.cost.disturbed for sample in mine)} of {len(mine)}",
+        ))  # fmt: skip
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -109,9 +107,8 @@ def chart(text: str) -> str:
         if service != OURS:
             name = f"{scenario}, {service.removesuffix('-log').capitalize()}"
             label = f"{name} ({p99[scenario, OURS]}, {p99[scenario, service]})"
-            bars[label] = statistics.median(
-                ours / theirs for ours, theirs in zip(rates[scenario, OURS], found, strict=True)
-            )
+            pairs = zip(rates[scenario, OURS], found, strict=True)
+            bars[label] = statistics.median(ours / theirs for ours, theirs in pairs)
     return f"""```mermaid
 %% python -m tests.measure --chart, {document["when"][:10]}, {commit()}
 %%{{init: {{"xyChart": {{"height": 300}}}}}}%%

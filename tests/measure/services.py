@@ -31,10 +31,9 @@ PRODUCTION_CONF = Path("deploy/gunicorn.conf.py")  # of the checkout
 _CLIENTS = 8
 # The disk of the log is not what is measured: no checkpoint but the last falls into a run.
 _CALM = (
-    b"ALTER SYSTEM SET checkpoint_timeout = '1h'",
-    b"ALTER SYSTEM SET max_wal_size = '8GB'",
+    b"ALTER SYSTEM SET checkpoint_timeout = '1h'", b"ALTER SYSTEM SET max_wal_size = '8GB'",
     b"SELECT pg_reload_conf()",
-)
+)  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -34,9 +34,8 @@ class Log:
         return [(formatter or logs.Formatter()).format(record) for record in self._caplog.records]
 
     def text(self):
-        return "\n".join(
-            [*self.lines(), *self.lines(logs.Formatter("text")), *map(json.dumps, self.requests)]
-        )
+        lines = [*self.lines(), *self.lines(logs.Formatter("text"))]
+        return "\n".join([*lines, *map(json.dumps, self.requests)])
 
 
 @pytest.fixture
@@ -102,12 +101,10 @@ def test_a_client_error_logs_its_request_line_only(client, logged, log):
     sender.request("GET", f"{STACKS}/")
     assert log.lines() == []
     assert [(line["status"], line["code"], line["reason"]) for line in log.requests] == [
-        (400, "invalid_request", "limit_range"),
-        (404, "not_found", "stack"),
-        (400, "invalid_request", "stack_id"),
-        (401, "unauthorized", "authorization_header"),
+        (400, "invalid_request", "limit_range"), (404, "not_found", "stack"),
+        (400, "invalid_request", "stack_id"), (401, "unauthorized", "authorization_header"),
         (404, "not_found", "route"),
-    ]
+    ]  # fmt: skip
     item = f"{STACKS}/{{stack_id}}"
     assert [line["route"] for line in log.requests] == [STACKS, item, item, STACKS, None]
     assert [line["stack_id"] for line in log.requests] == [None, missing, None, None, None]

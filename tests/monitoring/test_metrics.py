@@ -60,10 +60,9 @@ def test_requests_are_counted_by_code_reason_and_wait(folder):
     found = samples(worker)
     assert (found[reasons % "database"], reasons % "key_unknown" in found) == (1, False)
     for cause, bounds, counts in (
-        ("queue", (0.001, 0.0025), [7, 8]),
-        ("verifier", (0.25, 0.5), [0, 1]),
+        ("queue", (0.001, 0.0025), [7, 8]), ("verifier", (0.25, 0.5), [0, 1]),
         ("connection", (0.025, 0.05), [0, 1]),
-    ):
+    ):  # fmt: skip
         assert [found[waits % (cause, bound)] for bound in bounds] == counts
     for method in ("HEAD", "POST", "PATCH"):
         worker.request(REQUEST | {"method": method})
@@ -89,9 +88,8 @@ def test_a_worker_opens_its_own_files_before_a_request(folder):
     opened = [each.path for each in psutil.Process().open_files() if each.path.startswith(f"{folder}/")]
     names = [f"{folder}/{number}.lock" for number in range(3)]
     assert sorted(path for path in opened if path.endswith(".lock")) == names
-    assert {f"{folder}/{kind}_{number}.db" for kind in ("counter", "histogram") for number in range(3)} <= {
-        *opened
-    }
+    files = {f"{folder}/{kind}_{number}.db" for kind in ("counter", "histogram") for number in range(3)}
+    assert files <= {*opened}
 
 
 def test_statistics_of_the_pool_are_added(folder, monkeypatch):

@@ -146,29 +146,21 @@ _ALLOCATIONS: dict[str, Any] = {
 }  # fmt: skip
 _UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("id", "current_revision_id", "manager_id"), "00000000-0000-4000-8000-000000000000"),
-    **dict.fromkeys(("Name", "name ", ""), "Growth"),
-    "note": None,
-    "\udead": "lone surrogate",
-}
+    **dict.fromkeys(("Name", "name ", ""), "Growth"), "note": None, "\udead": "lone surrogate",
+}  # fmt: skip
+_VALUES = (
+    ("name", _NAMES), ("schedule", _SCHEDULES), ("allocation", _ALLOCATIONS),
+    ("allocation", {title: [_ITEM | {"token_address": each}] for title, each in _ADDRESSES.items()}),
+    *((name, {f"unknown field {name!a}": value}) for name, value in _UNKNOWN.items()),
+)  # fmt: skip
 # The field and its JSON text.
 FAULTS: dict[str, tuple[str, str]] = {
-    title: (field, json.dumps(value))
-    for field, values in (
-        ("name", _NAMES),
-        ("allocation", _ALLOCATIONS),
-        ("allocation", {title: [_ITEM | {"token_address": each}] for title, each in _ADDRESSES.items()}),
-        ("schedule", _SCHEDULES),
-        *((name, {f"unknown field {name!a}": value}) for name, value in _UNKNOWN.items()),
-    )
-    for title, value in values.items()
+    title: (field, json.dumps(value)) for field, values in _VALUES for title, value in values.items()
 } | {f"weight {text[:9]}": ("allocation", two_weights(text, rest)) for text, rest in _WEIGHTS.items()}
 # The bodies of a create and an update for each title.
-BODIES: dict[str, tuple[bytes, bytes]] = {
-    title: (body, body) for title, body in (NOT_JSON | NOT_AN_OBJECT).items()
-} | {
-    title: (field_text(name, text), body_with(CHANGED, name, text)) for title, (name, text) in FAULTS.items()
-}
-
+BODIES = {title: (body, body) for title, body in (NOT_JSON | NOT_AN_OBJECT).items()}
+for _title, (_field, _text) in FAULTS.items():
+    BODIES[_title] = field_text(_field, _text), body_with(CHANGED, _field, _text)
 for _field in CONFIGURATION:
     _body = json.dumps({name: value for name, value in CONFIGURATION.items() if name != _field}).encode()
     BODIES[f"no {_field}, or no field"] = _body, b"{}"

@@ -23,6 +23,7 @@ _HEADERS = {
     *("www-authenticate", "x-request-id"),
 }
 STACKS = "/manager/stacks"
+Headers = dict[str, str | None] | None
 # The statements of Citus: the key of each request is verified before.
 _VERIFY_NO_KEY = statements.load_variant("citus").keys() if os.environ.get("STACKMGR_TEST_CITUS") else set()
 # Section 7 of the specification.
@@ -41,9 +42,7 @@ class ContractClient:
     def send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> TestResponse:
         raise NotImplementedError
 
-    def request(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str | None] | None = None
-    ) -> TestResponse:
+    def request(self, method: str, path: str, body: Any = None, headers: Headers = None) -> TestResponse:
         """Send a request and check the response.  A header given as None is left out."""
         given = {"Authorization": f"Bearer {self.key}"}
         if body is not None:
@@ -54,18 +53,14 @@ class ContractClient:
         check_response(method, path, response.status_int, response.headers, response.body)
         return response
 
-    def create(
-        self, document: Any, key: str | None = None, headers: dict[str, str | None] | None = None
-    ) -> TestResponse:
+    def create(self, document: Any, key: str | None = None, headers: Headers = None) -> TestResponse:
         given = {"Idempotency-Key": key or str(uuid4()), **(headers or {})}
         return self.request("POST", STACKS, document, given)
 
-    def update(
-        self, stack_id: str, document: Any, headers: dict[str, str | None] | None = None
-    ) -> TestResponse:
+    def update(self, stack_id: str, document: Any, headers: Headers = None) -> TestResponse:
         return self.request("PATCH", f"{STACKS}/{stack_id}", document, headers)
 
-    def get(self, stack_id: str, headers: dict[str, str | None] | None = None) -> TestResponse:
+    def get(self, stack_id: str, headers: Headers = None) -> TestResponse:
         return self.request("GET", f"{STACKS}/{stack_id}", headers=headers)
 
     def page(self, query: str = "") -> TestResponse:
@@ -85,14 +80,12 @@ class ContractClient:
 class Client(ContractClient):
     """One manager's view of the application; `statements` names those that the last request has run."""
 
-    def __init__(
-        self, app: Application, key: str | None, external_id: str, statements_run: list[str]
-    ) -> None:
+    def __init__(self, app: Application, key: str | None, external_id: str, run: list[str]) -> None:
         super().__init__(key)
         self._application = app
         self.change_worker()
         self.external_id = external_id
-        self._run = statements_run
+        self._run = run
         self.statements: list[str] = []
 
     def change_worker(self) -> None:

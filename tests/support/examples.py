@@ -15,22 +15,21 @@ TOKENS: list[dict[str, str]] = json.loads(paths.DEFAULT_WHITELIST.read_bytes())[
 _SPELLINGS = whitelist.load(paths.DEFAULT_WHITELIST).spellings
 ADDRESSES = sorted(set(_SPELLINGS.values()))
 PRESETS = ("hourly", "daily", "weekly", "monthly")
+
+
+def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
+    return [{"token_address": address, "weight_bps": weight} for address, weight in items]
+
+
 CONFIGURATION: dict[str, Any] = {
     "name": "Growth",
-    "allocation": [
-        {"token_address": eip55(ADDRESSES[1]), "weight_bps": 6000},
-        {"token_address": ADDRESSES[0], "weight_bps": 4000},
-    ],
+    "allocation": allocation((eip55(ADDRESSES[1]), 6000), (ADDRESSES[0], 4000)),
     "schedule": {"preset": "weekly"},
 }
 # Another value of each field, in the form that is returned.
 CHANGED: dict[str, Any] = {
     "name": " Income ",
-    "allocation": [
-        {"token_address": ADDRESSES[3], "weight_bps": 0},
-        {"token_address": ADDRESSES[5], "weight_bps": 2500},
-        {"token_address": ADDRESSES[7], "weight_bps": 7500},
-    ],
+    "allocation": allocation((ADDRESSES[3], 0), (ADDRESSES[5], 2500), (ADDRESSES[7], 7500)),
     "schedule": {"preset": "hourly"},
 }
 # Where a configuration is stored: each column, and its type in the schema `stackmgr`.
@@ -60,10 +59,6 @@ STORED = stored(CONFIGURATION)
 
 def configuration(**fields: Any) -> dict[str, Any]:
     return copy.deepcopy(CONFIGURATION) | fields
-
-
-def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
-    return [{"token_address": address, "weight_bps": weight} for address, weight in items]
 
 
 def allocation_text(*items: tuple[str, int]) -> str:

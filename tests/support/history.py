@@ -53,9 +53,7 @@ class Operation:
     @property
     def rejected(self) -> bool:
         """Whether nothing can have changed: the response states it, or the service never got the request."""
-        return not self.reached or (
-            self.status is not None and (400 <= self.status < 500 or self.status == 503)
-        )
+        return not self.reached or self.status in {*range(400, 500), 503}
 
     @property
     def replayed(self) -> bool:
@@ -146,9 +144,7 @@ def _lineage(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
         for number, revision in enumerate(line, 1):
             operation = by_tag.get(revision.tag)
             if operation is None or revision.number != number:
-                yield Violation(
-                    "R1", f"revision {revision.number} of {stack_id}: no operation, or out of order"
-                )
+                yield Violation("R1", f"revision {revision.number} of {stack_id}: unknown, or out of order")
                 continue
             for name in FIELDS:
                 if revision.configuration[name] != operation.supplied.get(name, before.get(name)):
@@ -176,10 +172,8 @@ def _truth(operations: list[Operation], found: Dump, made: Made) -> Iterator[Vio
             yield Violation("R3", f"{operation.tag} was acknowledged and is lost")
         for stack in operation.seen():
             revision = by_id.get(stack["current_revision_id"])
-            if revision is None or {"id": revision.stack_id, **revision.configuration} != {
-                "id": stack["id"],
-                **{name: stack[name] for name in FIELDS},
-            }:
+            returned = {name: stack[name] for name in ("id", *FIELDS)}
+            if revision is None or {"id": revision.stack_id, **revision.configuration} != returned:
                 yield Violation("R3", f"{operation.tag} returned what no revision contains")
             elif operation.writes and not operation.replayed and revision is not own:
                 yield Violation("R3", f"{operation.tag} returned the result of {revision.tag}")
@@ -218,22 +212,15 @@ def _tenancy(operations: list[Operation], found: Dump, made: Made) -> Iterator[V
 
 def _listing(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
     """R7 for lists: a complete list has every stack created before the request, and none twice."""
-    created = [
-        (operation.manager, operation.completed, operation.body["id"])
-        for operation in operations
-        if operation.kind == "create" and operation.acknowledged
-    ]
+    creates = [each for each in operations if each.kind == "create" and each.acknowledged]
     for operation in operations:
         if operation.kind != "list" or not operation.acknowledged:
             continue
         listed = [stack["id"] for stack in operation.seen()]
         if len(listed) != len(set(listed)):
             yield Violation("R7", f"{operation.tag} was shown a stack twice")
-        expected = {
-            stack_id
-            for owner, completed, stack_id in created
-            if owner == operation.manager and completed < operation.sent
-        }
+        own = (each for each in creates if each.manager == operation.manager)
+        expected = {each.body["id"] for each in own if each.completed < operation.sent}
         if operation.body["next_cursor"] is None and expected - set(listed):
             yield Violation("R7", f"{operation.tag} was not shown a stack of its own")
 

@@ -11,6 +11,7 @@ from typing import Any
 from tests.support.waiting import eventually
 
 _DEADLINE = 60.0
+Process = subprocess.Popen[bytes]
 
 
 def completed(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -32,13 +33,9 @@ def stop(process: subprocess.Popen[Any], number: int = signal.SIGTERM) -> int:
 
 @contextmanager
 def running(
-    command: Sequence[Any],
-    log: Path,
-    serves: Callable[["subprocess.Popen[bytes]"], bool],
-    *,
-    end: int = signal.SIGTERM,
+    command: Sequence[Any], log: Path, serves: Callable[[Process], bool], *, end: int = signal.SIGTERM,
     **options: Any,
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> Iterator[Process]:  # fmt: skip
     with log.open("ab") as output:
         given: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
         process = subprocess.Popen(command, **given | options)

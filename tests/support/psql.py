@@ -1,7 +1,7 @@
 """Run psql, and by it the files of `deploy/support/`."""
 
-import subprocess
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from stackmgr import paths
 from tests.support.clusters import binaries_of
@@ -10,9 +10,7 @@ from tests.support.processes import completed
 SUPPORT = paths.directory("deploy") / "support"
 
 
-def run_psql(
-    url: str, *arguments: str | Path, binaries: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_psql(url: str, *arguments: str | Path, binaries: Path | None = None) -> CompletedProcess[str]:
     """Run psql on a database, by default the one of its server: a superuser's URL leads to that."""
     return completed([(binaries or binaries_of(url)) / "psql", "-X", "-d", url, *arguments])
 
