@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, cycle
 from pathlib import Path
 
 import psutil
 
+from stackmgr.dev.embedded_postgres import STOP_SIGNALS
 from tests.support.processes import completed
 from tests.support.server import free_port
 from tests.support.waiting import eventually
@@ -47,8 +49,11 @@ class Dev:
         return match[1]
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
-        """Send the signal until the end, as somebody impatient does."""
-        eventually(lambda: self.process.send_signal(signum) or self.process.poll() is not None, _DEADLINE)
+        """Send the signal and then every other until the end, as somebody impatient does."""
+        signals = chain((signum,), cycle(STOP_SIGNALS))
+        eventually(
+            lambda: self.process.send_signal(next(signals)) or self.process.poll() is not None, _DEADLINE
+        )
         return self.process.wait()
 
     def living(self) -> list[psutil.Process]:
