@@ -31,9 +31,7 @@ _CONTENTS = b"""
         (SELECT string_agg(stack_revisions::text, '|' ORDER BY revision_id) FROM stackmgr.stack_revisions),
         (SELECT string_agg(creation_receipts::text, '|' ORDER BY stack_id) FROM stackmgr.creation_receipts)
 """
-_WAITING = (
-    b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-)
+_WAITS = b"SELECT count(*) FROM pg_stat_activity WHERE datname = current_catalog AND wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -154,7 +152,7 @@ def rows_of(admin: psycopg.Connection) -> Callable[[str], list[int]]:
 
 @pytest.fixture
 def until_one_waits(admin: psycopg.Connection) -> Callable[[], None]:
-    return lambda: eventually(lambda: admin.execute(_WAITING).fetchone() == (1,))
+    return lambda: eventually(lambda: admin.execute(_WAITS).fetchone() == (1,))
 
 
 @pytest.fixture

@@ -201,19 +201,10 @@ def test_rows_that_appear_meanwhile_are_deleted(busy_manager, make_client, erase
 
 def test_progress_is_printed_each_five_seconds(monkeypatch, capsys):
     progress = erasure.Progress()
-    for moment, remark in (
-        (100.0, ""),
-        (104.9, ""),
-        (105.0, ""),
-        (106.0, "waiting"),
-        (110.9, ""),
-        (111.0, ""),
-    ):
+    for moment, remark in ((100, ""), (104.9, ""), (105, ""), (106, "waiting"), (110.9, ""), (111, "")):
         monkeypatch.setattr(erasure, "time", SimpleNamespace(monotonic=lambda: moment))  # noqa: B023
         progress(int(moment), 1000, remark)
-    printed = re.findall(
-        r"^(\d+ of about 1,000 rows deleted|waiting)$", capsys.readouterr().err, re.MULTILINE
-    )
+    printed = re.findall(r"(?m)^(\d+ of about 1,000 rows deleted|waiting)$", capsys.readouterr().err)
     assert [line[:7] for line in printed] == ["100 of ", "105 of ", "waiting", "111 of "]
 
 

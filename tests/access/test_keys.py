@@ -222,11 +222,8 @@ ABANDONED = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = cur
 
 def test_stop_writes_uses_and_closes_sessions(database_url, issue, admin):
     issued, before = issue(), admin.execute(ABANDONED).fetchone()
-    headers = {"Authorization": f"Bearer {issued.key}"}
-    with (
-        running_service(database_url, env={"WEB_CONCURRENCY": "2"}) as service,
-        ThreadPoolExecutor(8) as threads,
-    ):
+    headers, env = {"Authorization": f"Bearer {issued.key}"}, {"WEB_CONCURRENCY": "2"}
+    with running_service(database_url, env=env) as service, ThreadPoolExecutor(8) as threads:
         listed = threads.map(lambda _: send_request(service.port, "/manager/stacks", headers)[0], range(40))
         assert {*listed} == {200}
         assert service.stop() == 0

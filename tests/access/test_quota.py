@@ -13,9 +13,8 @@ from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.operate.keys import Quota
 from tests.support.client import Client
 
-PEEK, CONSUME = (
-    (paths.directory("sql") / f"api_key_quota_{name}.sql").read_bytes() for name in ("peek", "consume")
-)
+PEEK = (paths.directory("sql") / "api_key_quota_peek.sql").read_bytes()
+CONSUME = (paths.directory("sql") / "api_key_quota_consume.sql").read_bytes()
 QUOTA = b"SELECT quota_id FROM stackmgr.api_keys WHERE key_id = %s"
 SLOTS = b"""
     SELECT slots.ctid FROM stackmgr.api_key_quota_slots AS slots

@@ -42,10 +42,8 @@ def large_head(size: int) -> bytes:
 
 
 LENGTH = b"\r\nContent-Length: %d" % len(BODY)
-LONG_HEAD, LONG_HINT = (
-    large_head(HEAD_LIMIT_BYTES + 1),
-    b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 15_000),
-)
+LONG_HEAD = large_head(HEAD_LIMIT_BYTES + 1)
+LONG_HINT = b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 15_000)
 LATE_408 = b"HTTP/1.1 408 X\r\nConnection: close\r\n\r\n"
 TOO_LONG = changed(announced=2_500_000, body=b" " * 2_500_000)
 MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_000)

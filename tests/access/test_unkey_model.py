@@ -117,9 +117,7 @@ class Keys(RuleBasedStateMachine):
         written = status in (200, 201) and name in ("create", "update")
         assert self.fixtures.admin.execute(COUNT).fetchone()[0] == rows + written
         now_open = self.circuits.of_all.is_open
-        logged = [
-            text for text in self.caplog.messages if text.startswith(("The verifier d", "The verifier resp"))
-        ]
+        logged = [text for text in self.caplog.messages if text.startswith((OPENS, CLOSES))]
         assert logged == [] if now_open == was_open else logged[0].startswith(OPENS if now_open else CLOSES)
 
     @rule(seconds=st.sampled_from([OTHERS, PROBE, TIMEOUT, 28.5, 30.0, 60.0]))

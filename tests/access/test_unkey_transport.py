@@ -120,11 +120,9 @@ def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
         assert client.page().status_int == 200
 
 
-@pytest.mark.parametrize(("name", "is_trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
-def test_certificate_must_match_and_be_trusted(
-    tls_server, every_operation, make_unkey_client, name, is_trusted
-):
-    with tls_server(name, is_trusted=is_trusted) as server:
+@pytest.mark.parametrize(("name", "trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
+def test_certificate_must_match_and_be_trusted(tls_server, every_operation, make_unkey_client, name, trusted):
+    with tls_server(name, is_trusted=trusted) as server:
         every_operation(503, make_unkey_client(server.url))
         assert server.requests == []
 

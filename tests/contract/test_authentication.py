@@ -115,13 +115,9 @@ def test_a_conflicting_binding_never_changes(client, admin, caplog, same):
     bound = admin.execute(BOUND, both_halves(client)).fetchall()
     for _ in range(2):
         for response in (
-            client.page(),
-            client.page("limit=0"),
-            client.get(str(uuid4())),
-            client.create(configuration()),
-            client.update(str(uuid4()), {"name": "Value"}),
-            client.request("HEAD", STACKS),
-        ):
+            client.page(), client.page("limit=0"), client.get(str(uuid4())), client.create(configuration()),
+            client.update(str(uuid4()), {"name": "Value"}), client.request("HEAD", STACKS),
+        ):  # fmt: skip
             assert response.status_int == 500
             assert not response.body or response.json["code"] == "internal_error"
             assert client.statements == ["api_key_verify", "manager_find"]

@@ -25,9 +25,8 @@ def test_the_message_names_no_field(client):
     def messages(bodies) -> set[str]:
         return {client.create(body).json["message"] for body in bodies}
 
-    assert messages(NOT_JSON.values()) == {
-        "The request body is not a complete JSON document sent as application/json."
-    }
+    not_json = "The request body is not a complete JSON document sent as application/json."
+    assert messages(NOT_JSON.values()) == {not_json}
     not_configurations = [field_text(name, text) for name, text in FAULTS.values()]
     assert messages([*not_configurations, *NOT_AN_OBJECT.values()]) == {"The stack configuration is invalid."}
 

@@ -146,11 +146,7 @@ ERASED = ("stacks", "stack_revisions", "creation_receipts")  # the last one firs
 IN_BETWEEN = {
     "a name gets long": ([1], ["UPDATE stackmgr.stacks SET name = repeat('x', 262144)"], [[0], [1], [2]]),
     "the long name gets short": ([1], ["UPDATE stackmgr.stacks SET name = 'short'"], [[0, 1], [2]]),
-    "another stack gets first": (
-        [2],
-        ["UPDATE stackmgr.stacks SET created_at = '2999-01-01'"],
-        [[2, 0], [1]],
-    ),
+    "the last gets first": ([2], ["UPDATE stackmgr.stacks SET created_at = '2999-01-01'"], [[2, 0], [1]]),
     "all are erased": ([0, 1, 2], [f"DELETE FROM stackmgr.{table}" for table in ERASED], [[]]),
 }
 

@@ -129,7 +129,7 @@ def examples_of(operation_id: str, status: str) -> list[Any]:
 
 @pytest.mark.parametrize("operation_id", STATUSES)
 def test_examples_of_errors_are_in_use(operation_id):
-    kinds = list(kinds_of_error())
+    kinds = list(error_kinds())
     for status in STATUSES[operation_id] - {"200", "201"}:
         for shown in examples_of(operation_id, status):
             assert str(STATUS[shown["code"]]) == status
@@ -138,7 +138,7 @@ def test_examples_of_errors_are_in_use(operation_id):
 
 def test_each_message_of_a_400_is_an_example():
     shown = {example["message"] for each in OPERATIONS for example in examples_of(each, "400")}
-    assert shown == {kind.message for kind in kinds_of_error(errors.InvalidRequest) if kind.status == 400}
+    assert shown == {kind.message for kind in error_kinds(errors.InvalidRequest) if kind.status == 400}
 
 
 def test_the_guide_has_messages_and_statuses():
@@ -147,7 +147,7 @@ def test_the_guide_has_messages_and_statuses():
     first_cells = {row[0].strip() for row in rows}
     assert {f"{status} `{code}`" for code, status in STATUS.items()} <= first_cells
     items = {line[2:] for line in guide.splitlines() if line.startswith("- ")}
-    assert {kind.message for kind in kinds_of_error(errors.InvalidRequest)} <= items
+    assert {kind.message for kind in error_kinds(errors.InvalidRequest)} <= items
 
 
 def test_the_guide_has_the_limits_of_a_head():
@@ -158,12 +158,10 @@ def test_the_guide_has_the_limits_of_a_head():
     assert limit in BUNDLE["info"]["description"]
 
 
-def kinds_of_error(
-    kind: type[errors.ServiceError] = errors.ServiceError,
-) -> Iterator[type[errors.ServiceError]]:
+def error_kinds(kind: type[errors.ServiceError] = errors.ServiceError) -> Iterator[type[errors.ServiceError]]:
     yield kind
     for narrower in kind.__subclasses__():
-        yield from kinds_of_error(narrower)
+        yield from error_kinds(narrower)
 
 
 def test_each_body_has_a_valid_example():

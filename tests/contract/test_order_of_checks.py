@@ -79,9 +79,7 @@ def malformed(draft: Draft, *faults: Fault) -> Draft:
     return draft
 
 
-VALID = Draft(
-    "POST", STACKS, json.dumps(configuration(name="Another")).encode(), {"HTTP_IDEMPOTENCY_KEY": "new"}
-)
+VALID = Draft("POST", STACKS, json.dumps(configuration(name="New")).encode(), {"HTTP_IDEMPOTENCY_KEY": "new"})
 ONE_OR_TWO = [
     (operation, some)
     for operation, faults in (("create", CREATE), ("update", UPDATE))

@@ -124,12 +124,7 @@ def test_head_returns_the_headers_of_get(client, stack, path, headers):
 
 def test_an_escaped_slash_is_data(client, stack):
     assert client.request("GET", f"/manager/st%61cks/{stack['id']}").json == stack
-    for path in (
-        f"/manager%2Fstacks%2f{stack['id']}",
-        "/manager%2Fstacks",
-        f"{STACKS}%2F",
-        "%2F/manager/stacks",
-    ):
+    for path in (f"/manager%2Fstacks%2f{stack['id']}", "/manager%2Fstacks", f"{STACKS}%2F", f"%2F{STACKS}"):
         assert client.request("GET", path).status_int == 404
     for text in (f"{stack['id']}%2F", "a%2Fb", "%2f", "a%252Fb"):
         assert client.get(text).status_int == client.update(text, {"name": "Value"}).status_int == 400

@@ -18,9 +18,7 @@ from tests.support.examples import ADDRESSES, CONFIGURATION, PRESETS, spread
 ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 NAMES = sorted(path.name for path in paths.directory("schemas").glob("*.json") if "openapi" not in path.name)
 PARTS = read_schema("stack_parts.json")["definitions"]
-MIGRATIONS = "".join(
-    path.read_text("utf-8") for path in sorted((paths.directory("sql") / "migrations").glob("*.sql"))
-)
+MIGRATIONS = "".join(path.read_text() for path in sorted(paths.directory("sql").glob("migrations/*.sql")))
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

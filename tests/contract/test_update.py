@@ -50,13 +50,11 @@ def test_a_record_has_255_characters_of_an_id(client, revisions, request_id):
 
 
 def test_a_failed_write_changes_nothing(client, stack, rejected, admin):
-    admin.execute(
-        "ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT broken CHECK (name <> 'Bad') NOT VALID"
-    )
+    admin.execute("ALTER TABLE stackmgr.stack_revisions ADD CONSTRAINT bad CHECK (name <> 'Bad') NOT VALID")
     try:
         rejected(500, "internal_error", client.update, stack["id"], {"name": "Bad"})
         rejected(500, "internal_error", client.create, configuration(name="Bad"), "key")
     finally:
-        admin.execute("ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT broken")
+        admin.execute("ALTER TABLE stackmgr.stack_revisions DROP CONSTRAINT bad")
     assert client.get(stack["id"]).json == stack
     assert client.create(configuration(name="Another"), "key").status_int == 201

@@ -117,9 +117,7 @@ def test_other_warning_fails_no_write(subject, sabotage, sqlstate, caplog):
     backends = set(subject.backends())
     for name, status in (("create", 201), ("update", 200)) * 2:
         assert subject.operations()[name]() == status
-    assert [record.getMessage() for record in caplog.records] == [
-        f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"
-    ]
+    assert caplog.messages == [f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"]
     assert set(subject.backends()) == backends
 
 

@@ -24,9 +24,7 @@ from tests.support.waiting import eventually
 TOGETHER = round_trips.MAX_REQUESTS
 ECHO = Statement("test_echo", b"SELECT $1::text", ("value",), writes=False)
 DIVIDE = Statement("test_divide", b"SELECT (1 / $1::integer)::text", ("value",), writes=False)
-LOCK = Statement(
-    "test_lock", b"SELECT pg_advisory_xact_lock_shared($1::integer)::text", ("value",), writes=False
-)
+LOCK = Statement("test_lock", b"SELECT pg_advisory_xact_lock_shared($1::int)::text", ("value",), writes=False)
 SLOW = Statement("test_slow", b"SELECT $1 || pg_sleep(0.5)", ("value",), writes=True)
 MISSING = Statement("test_missing", b"INSERT INTO public.nothing VALUES ($1)", ("value",), writes=True)
 WRITE = Statement(

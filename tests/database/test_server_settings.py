@@ -28,11 +28,8 @@ HOSTILE = {
     "quote_all_identifiers": "on", "enable_seqscan": "on", "enable_sort": "on", "jit": "on",
     "lock_timeout": "1", "statement_timeout": "1",
 }  # fmt: skip
-PINNED = (
-    SERVER_SETTINGS
-    | DEFAULT_SETTINGS
-    | {"lock_timeout": "15s", "statement_timeout": "30s", "role": "stackmgr_app"}
-)
+PINNED = SERVER_SETTINGS | DEFAULT_SETTINGS | {"role": "stackmgr_app"}
+PINNED |= {"lock_timeout": "15s", "statement_timeout": "30s"}
 SCOPES = {
     "role": b"ROLE postgres",
     "database": b"DATABASE stackmgr",

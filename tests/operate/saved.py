@@ -27,23 +27,17 @@ QUIET_STACK = "d4b0c9d2-55aa-4c1e-8f27-6a2b9a0e4d02"
 OTHERS_STACK = "e8a1b7f3-0c44-4d9b-b1f6-2c7d5e9f3a03"
 # The stacks, and of each revision the time, the key, the request, the name, weights by symbol and the preset.
 SAVED = (
-    (
-        *(MANAGER, STACK, "growth-2026"),
+    (MANAGER, STACK, "growth-2026",
         ("2026-11-20 09:15:00+00", None, "import-17", "Growth", {"AAPL": 10000}, "weekly"),
         ("2026-11-21 08:02:11+00", PRODUCTION, "7d0f", "Growth", {"AAPL": 10000}, "monthly"),
         ("2026-11-21 22:10:54+00", SUPPORT, "support-daily", "Growth", {"AAPL": 10000}, "daily"),
-        ("2026-11-21 22:10:55+00", PRODUCTION, "2c4e3df8", "Growth", {"AAPL": 6000, "AMD": 4000}, "daily"),
-    ),
-    (
-        *(MANAGER, QUIET_STACK, "income-1"),
-        ("2026-11-21 10:00:00+00", PRODUCTION, "8e11", "Income", {"MSFT": 5000, "NVDA": 5000}, "monthly"),
-    ),
-    (
-        *(OTHER_MANAGER, OTHERS_STACK, "first"),
+        ("2026-11-21 22:10:55+00", PRODUCTION, "2c4e3df8", "Growth", {"AAPL": 6000, "AMD": 4000}, "daily")),
+    (MANAGER, QUIET_STACK, "income-1",
+        ("2026-11-21 10:00:00+00", PRODUCTION, "8e11", "Income", {"MSFT": 5000, "NVDA": 5000}, "monthly")),
+    (OTHER_MANAGER, OTHERS_STACK, "first",
         ("2026-11-19 12:00:00+00", None, "9f42", "AMD only", {"AMD": 10000}, "hourly"),
-        ("2026-11-19 12:30:00+00", None, "9f43", "Chips", {"AMD": 1, "NVDA": 9999}, "hourly"),
-    ),
-)
+        ("2026-11-19 12:30:00+00", None, "9f43", "Chips", {"AMD": 1, "NVDA": 9999}, "hourly")),
+)  # fmt: skip
 
 
 def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]) -> None:

@@ -235,10 +235,8 @@ def test_check_prints_every_setting_and_no_secret(run, monkeypatch):
 
 
 def test_ctrl_c_during_the_imports_prints_nothing():
-    interrupts = 'type("", (), {"find_spec": lambda *_: signal.raise_signal(signal.SIGINT)})()'
-    script = (
-        f"import signal, sys; from stackmgr.__main__ import main; sys.meta_path[:0] = [{interrupts}]; main()"
-    )
+    finder = 'type("", (), {"find_spec": lambda *_: signal.raise_signal(signal.SIGINT)})()'
+    script = f"import signal, sys; from stackmgr.__main__ import main; sys.meta_path[:0] = [{finder}]; main()"
     assert process(command=(sys.executable, "-c", script)) == Outcome(-signal.SIGINT, "", "")
 
 

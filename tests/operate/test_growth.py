@@ -82,9 +82,7 @@ def test_the_capacity_is_that_of_the_measurement():
     page = (DEPLOY / "SCALING.md").read_text()
     rates, cost, *_ = re.findall(r"^\| stackmgr \|(.*)", measured, re.MULTILINE)
     found = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) \(", rates)]
-    service, database = (
-        list(map(int, side)) for side in zip(*re.findall(r"(\d+) \+ (\d+)", cost), strict=True)
-    )
+    service, database = zip(*(map(int, each) for each in re.findall(r"(\d+) \+ (\d+)", cost)), strict=True)
     both = [sum(sides) for sides in zip(service, database, strict=True)]
     ratios = sorted(f"{rate * us / (0.84 * 2e6):.2f}" for rate, us in zip(found, both, strict=False))
     assert re.findall(r"Measured:\s([\d.]+) to ([\d.]+) of this", page) == [(ratios[0], ratios[-1])]

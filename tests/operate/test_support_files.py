@@ -117,9 +117,7 @@ def test_find_applies_every_condition(shown, parameters, stacks):
 def test_request_is_found_within_its_bounds(shown, bounds, found):
     changed = record(shown("request", request="support-daily", **bounds))
     assert bool(changed) is found
-    empty = [
-        f"{column}_{when}" for column in COLUMNS for when in ("before", "after") if column != "allocation"
-    ]
+    empty = [f"{name}_{when}" for name in COLUMNS for when in ("before", "after") if name != "allocation"]
     expected = dict.fromkeys((*empty, "token_address", "weight_bps_before", "weight_bps_after"), "") | {
         "external_id": MANAGER, "manager_id": saved.MANAGER_ID, "stack_id": STACK, "revision_number": "3",
         "revision_id": f"{STACK[:-4]}0003", "created_at": "2026-11-21 22:10:54+00", "key_id": SUPPORT,

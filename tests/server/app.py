@@ -40,33 +40,26 @@ def change_of_mind(start_response):
 
 
 RAISED = {
-    "/raise": ValueError("SECRET of the application"),
-    "/oserror": FileNotFoundError("SECRET of the application"),
-    "/eof": EOFError("SECRET of the application"),
-    "/exit": SystemExit(3),
+    "/raise": ValueError("SECRET of the application"), "/eof": EOFError("SECRET of the application"),
+    "/oserror": FileNotFoundError("SECRET of the application"), "/exit": SystemExit(3),
     "/base-exception": EndOfThread("SECRET of the application"),
-}
+}  # fmt: skip
 # Status and header fields that no response may have.
 INVALID = {
-    "/bad-header": ("200 OK", [("X-A", "a\nb")]),
-    "/integer-header": ("200 OK", [("X-A", 1)]),
-    "/bad-length": ("200 OK", [("Content-Length", "1\r\nX-A: b")]),
-    "/informational": ("103 Early Hints", []),
-    "/no-content": ("204 No Content", []),
-    "/not-modified": ("304 Not Modified", []),
+    "/bad-header": ("200 OK", [("X-A", "a\nb")]), "/integer-header": ("200 OK", [("X-A", 1)]),
+    "/bad-length": ("200 OK", [("Content-Length", "1\r\nX-A: b")]), "/informational": ("103 Early Hints", []),
+    "/no-content": ("204 No Content", []), "/not-modified": ("304 Not Modified", []),
     "/switching": ("101 Switching Protocols", []),
-}
+}  # fmt: skip
 
 
 # What tests the server's side of WSGI.
 SPECIAL = {
     "/hang": lambda _: time.sleep(600),
-    "/unauthorized": lambda start: start("401 Unauthorized", []) and [],
-    "/never-starts": lambda _: [b"x"],
+    "/unauthorized": lambda start: start("401 Unauthorized", []) and [], "/never-starts": lambda _: [b"x"],
     "/starts-twice": lambda start: start("200 OK", []) and start("200 OK", []) and [b"x"],
-    "/change-of-mind": change_of_mind,
-    "/late": late,
-}
+    "/change-of-mind": change_of_mind, "/late": late,
+}  # fmt: skip
 
 
 def app(environ, start_response):

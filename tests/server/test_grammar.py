@@ -149,11 +149,9 @@ def test_few_field_names_are_cached():
 
 HEAD = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 GOOD = [
-    b"3\r\nabc\r\n0\r\n\r\n",
-    b'003;a=b\r\nabc\r\nA;a;b="c;d\\""\r\n0123456789\r\n0\r\n\r\n',
+    b"0\r\n\r\n", b"3\r\nabc\r\n0\r\n\r\n", b'003;a=b\r\nabc\r\nA;a;b="c;d\\""\r\n0123456789\r\n0\r\n\r\n',
     b"1\r\nx\r\n" * 5 + b"0 ;a\r\nX-A: b\r\nX-B: c\r\n\r\n",
-    b"0\r\n\r\n",
-]
+]  # fmt: skip
 _TOKENS = [
     b"\r", b"\n", b"\r\n", b";", b"0", b"a", b"=", b'"', b" ", b"\t", b"\x00", b"\xff", b"0\r\n\r\n", b"Host: a\r\n",
 ]  # fmt: skip

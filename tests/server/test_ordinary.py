@@ -96,14 +96,12 @@ def test_a_body_over_the_limit_is_413(memory, request_):
     assert memory.sent_for(*pieces_of(request_, 1000)) == memory.sent_for(request_)
 
 
-PIPELINE = b"".join(
-    get(f"/{n}") + post("/echo", b"x" * n) + chunked("/echo", b"y" * (n + 1)) for n in range(3)
-)
+SERIES = b"".join(get(f"/{n}") + post("/echo", b"x" * n) + chunked("/echo", b"y" * (n + 1)) for n in range(3))
 ORDINARY = {
     "get": get("/"), "head": head("HEAD /a HTTP/1.1"), "minor version": head("GET / HTTP/1.9"),
     "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n", "kept HTTP/1.0": head("GET / HTTP/1.0", "Connection: keep-alive"),
     "lowercase method": head("get / HTTP/1.1"), "absolute": head("GET http://a/b HTTP/1.1"),
-    "length": post("/echo", b"abc"), "chunks": chunked("/echo", b"abc", b"d"), "pipeline": PIPELINE,
+    "length": post("/echo", b"abc"), "chunks": chunked("/echo", b"abc", b"d"), "pipeline": SERIES,
     "extensions": chunked("/echo", end=b'3;a=b;c="d"\r\nabc\r\n0 ;e\r\nX-T: 1\r\n\r\n') + get("/next"),
     "long extensions": chunked("/echo", end=b"1;%s\r\nx\r\n" % (b"a" * 7994) * 2 + b"0\r\n\r\n"),
     "tiny chunks": chunked("/echo", *[b"x"] * 3275), "head of 65,536 bytes": head_of(65_536),

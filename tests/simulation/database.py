@@ -45,7 +45,7 @@ _SETTLING = 8.0  # seconds after the last request: a connection attempt may hang
 
 class DatabaseParts:
     def __init__(self, world: World, cleanup: ExitStack) -> None:
-        plan = world.plan
+        plan, size = world.plan, world.plan["pool_size"]
         self.world = invariants.WatchedPool.world = world
         self.kernel, self.server = Kernel(world), Server(world)
         simulated = {
@@ -59,12 +59,10 @@ class DatabaseParts:
             (pool, "_Waiter"): lambda: invariants.WatchedWaiter(self.line),
         }
         cleanup.enter_context(names.replaced(simulated))
-        self.database = invariants.WatchedDatabase(
-            _URL, pool_size=plan["pool_size"], deadline=plan["deadline"]
-        )
-        self.trips = self.database.round_trips = WatchedTrips(self.database, plan["pool_size"], world)
+        self.database = invariants.WatchedDatabase(_URL, pool_size=size, deadline=plan["deadline"])
+        self.trips = self.database.round_trips = WatchedTrips(self.database, size, world)
         cleanup.callback(setattr, self.database._pool, "_closed", "yes")  # nor does its finalizer wait
-        self.line = self.database.line = invariants.Line(world, self.database, self.server, plan["pool_size"])
+        self.line = self.database.line = invariants.Line(world, self.database, self.server, size)
         for at, event, *arguments in plan["events"]:
             world.at(at, self._happen, event, arguments)
 

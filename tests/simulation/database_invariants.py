@@ -133,12 +133,10 @@ class Line:
         if not owed - _SLACK <= waited <= max(0.0, owed) + _SLACK + stalled and owed > 0:
             self.world.fail("a request waits in line for its time", f"{waited:.3f} s of {owed:.3f} s")
         is_hindered = stalled or owed < _EXCHANGE_SECONDS or any(each.causes() for each in server.verified)
-        is_hindered = (
-            is_hindered
-            or max(server.hindered_until, server.frozen_until) >= self.world.now - _EXCHANGE_SECONDS
-        )
+        before = self.world.now - _EXCHANGE_SECONDS
+        is_hindered = is_hindered or max(server.hindered_until, server.frozen_until) >= before
         self._note_use()
-        if not is_hindered and self.full_at < self.world.now - _EXCHANGE_SECONDS:
+        if not is_hindered and self.full_at < before:
             self.world.fail("a request has a connection unless a fault hinders it", self._state())
 
     def released(self, connection: DatabaseConnection) -> None:

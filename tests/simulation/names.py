@@ -148,15 +148,13 @@ def simulated(world: World, kernel: Kernel) -> Names:
     modules = {
         "time": module(time, monotonic=world.monotonic, perf_counter=world.monotonic, sleep=world.block),
         "threading": module(
-            threading,
-            Lock=partial(Lock, world),
-            Event=partial(Event, world),
+            threading, Lock=partial(Lock, world), Event=partial(Event, world),
             Thread=partial(StartedThread, world),
             get_ident=lambda: world.current.ident if world.current is not None else 0,
         ),
         "select": module(select, epoll=lambda: Epoll(kernel), poll=lambda: Poll(kernel)),
         "os": kernel.os(),
-    }
+    }  # fmt: skip
     names: dict[tuple[Any, str], Any] = {
         (scheduler, "monotonic"): world.monotonic, (scheduler, "_this"): Local(world, scheduler=None),
         (threads, "atexit"): SimpleNamespace(register=world.at_exit.append),

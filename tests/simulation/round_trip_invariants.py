@@ -154,11 +154,10 @@ class WatchedTrips(RoundTrips):
         try:
             super()._lead(lanes, batch, deadline)
         except DatabaseError as ex:
+            waited = world.now - started
             owed = min(deadline - started, _SHARE * world.plan["deadline"]) - _SLACK
-            if ex.reason == ReasonSlug.NO_CONNECTION and world.now < started + owed:
-                world.fail(
-                    "a request waits in line for its time", f"{world.now - started:.3f} s of {owed:.3f} s"
-                )
+            if ex.reason == ReasonSlug.NO_CONNECTION and waited < owed:
+                world.fail("a request waits in line for its time", f"{waited:.3f} s of {owed:.3f} s")
             raise
         finally:
             is_open = any(lane._open is batch for lane in lanes)

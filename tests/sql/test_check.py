@@ -37,18 +37,14 @@ def check(server_url: str, template: str) -> Iterator:
         name = conninfo_to_dict(url)["dbname"]
 
         def check(command: str, user: str | None = LOGIN) -> preflight.Findings:
-            for each in (
-                "SET search_path = stackmgr, pg_catalog",
-                command.replace("DATABASE this", f"DATABASE {name}"),
-            ):
-                admin.execute(each.encode())
+            admin.execute(b"SET search_path = stackmgr, pg_catalog")
+            admin.execute(command.replace("DATABASE this", f"DATABASE {name}").encode())
             chosen = make_conninfo(url, **({"user": user} if user else {}))
             return preflight.examine(chosen, connections=8, thorough=True)
 
         admin.execute(LOGINS.encode())
-        admin.execute(
-            f"REVOKE ALL ON DATABASE {name} FROM PUBLIC; GRANT CONNECT ON DATABASE {name} TO {LOGIN}".encode()
-        )
+        admin.execute(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC".encode())
+        admin.execute(f"GRANT CONNECT ON DATABASE {name} TO {LOGIN}".encode())
         try:
             yield check
         finally:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -116,10 +117,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
             lambda: create("one", stored(CHANGED)),
             lambda: create("k" * 4000, STORED),
             lambda: create("two", STORED),
-            *(
-                lambda change=change: update(made.stack_id, dict([change]))
-                for change in stored(CHANGED)._asdict().items()
-            ),
+            *(partial(update, made.stack_id, dict([change])) for change in stored(CHANGED)._asdict().items()),
             lambda: update(str(uuid4()), {"name": "Nobody's"}),
             lambda: update(made.stack_id, {"name": "n" * (PAGE_NAME_BYTES // MAX_PAGE_SIZE)}),
             lambda: repository.get_or_update(credential.rows, repository.get_operation(made.stack_id)),

@@ -81,9 +81,7 @@ def test_a_session_that_has_the_lock_is_named(own_url, server_url, monkeypatch):
         for other in others[:3]:
             other.execute(b"SELECT pg_advisory_lock_shared(4663001)")
         others[3].pgconn.send_query(b"SELECT pg_advisory_lock(4663001)")
-        named = [
-            rf"pid {other.info.backend_pid} \(postgres a report, idle, [^)]*\)+" for other in others[1:3]
-        ]
+        named = [rf"pid {each.info.backend_pid} \(postgres a report, idle, [^)]*\)+" for each in others[1:3]]
         with pytest.raises(CommandError, match=f"has the lock .* blocked by {', '.join(named)}$"):
             migrations.apply(own_url)
 

@@ -9,9 +9,7 @@ from stackmgr import paths
 
 PACKAGE = Path(stackmgr.__file__).parent
 # A deadline of the wall clock would end, or never end, when that is set.
-WALL_CLOCK = re.compile(
-    r"\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(", re.MULTILINE
-)
+WALL_CLOCK = re.compile(r"(?m)\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(")
 
 
 def test_modules_and_functions_are_short():
