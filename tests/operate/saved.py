@@ -40,7 +40,7 @@ SAVED = (
 )  # fmt: skip
 
 
-def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]) -> None:
+def insert(connection: psycopg.Connection[Any], table: str, row: dict[str, object]) -> None:
     names = ", ".join(row)
     values = ", ".join(f"%({name})s" for name in row)
     connection.execute(f"INSERT INTO stackmgr.{table} ({names}) VALUES ({values})".encode(), row)
@@ -49,7 +49,7 @@ def _row(connection: psycopg.Connection[Any], table: str, row: dict[str, object]
 def save(connection: psycopg.Connection[Any]) -> None:
     for external_id, manager_id in MANAGER_IDS.items():
         manager = {"manager_id": manager_id, "external_id": external_id, "identity_id": f"id:{external_id}"}
-        _row(connection, "managers", manager)
+        insert(connection, "managers", manager)
     for key_id, label, last_four, revoked in (
         (PRODUCTION, "production", "dZFx", None),
         (SUPPORT, "support desk", "Qq07", "2026-11-22 07:30:00+00"),
@@ -58,7 +58,7 @@ def save(connection: psycopg.Connection[Any]) -> None:
         digest = bytes.fromhex(key_id.replace("-", "")) * 2
         key = {"key_digest": digest, "key_id": key_id, "label": label, "last_four": last_four}
         times = {"created_at": "2026-11-20 09:00:00+00", "revoked_at": revoked}
-        _row(connection, "api_keys", key | owner | times)
+        insert(connection, "api_keys", key | owner | times)
     for external_id, stack_id, idempotency_key, *revisions in SAVED:
         _save_stack(connection, external_id, stack_id, idempotency_key, revisions)
 
@@ -79,12 +79,12 @@ def _save_stack(
     first, last = rows[0], rows[-1]
     not_of_stacks = ("identity_id", "request_id", "key_id")
     current = {name: value for name, value in last.items() if name not in not_of_stacks}
-    _row(connection, "stacks", ids | current | {"created_at": first["created_at"]})
+    insert(connection, "stacks", ids | current | {"created_at": first["created_at"]})
     for row in rows:
-        _row(connection, "stack_revisions", ids | row)
+        insert(connection, "stack_revisions", ids | row)
     digest = Configuration(**{column: first[column] for column in COLUMNS}).digest()
     receipt = {"idempotency_key": key, "input_digest": digest, "created_at": first["created_at"]}
-    _row(connection, "creation_receipts", ids | receipt)
+    insert(connection, "creation_receipts", ids | receipt)
 
 
 def _allocation(weights: dict[str, int]) -> str:

@@ -52,10 +52,8 @@ def test_a_manager_is_named_by_either_id(on_saved):
 
 def test_an_id_that_names_two_managers_is_an_error(command, own_saved_url):
     with psycopg.connect(own_saved_url, autocommit=True) as admin:
-        admin.execute(
-            "UPDATE stackmgr.managers SET external_id = %s WHERE manager_id = %s",
-            [MANAGER_ID, OTHER_MANAGER_ID],
-        )
+        rename = "UPDATE stackmgr.managers SET external_id = %s WHERE manager_id = %s"
+        admin.execute(rename, [MANAGER_ID, OTHER_MANAGER_ID])
     ran = command("keys", "list", "--external-id", MANAGER_ID)
     message = f"{MANAGER_ID} is the manager id of one manager and the external id of another: give another id"
     assert (ran.status, ran.err) == (1, f"stackmgr: {message}\n")

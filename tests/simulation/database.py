@@ -49,15 +49,13 @@ class DatabaseParts:
         self.world = invariants.WatchedPool.world = world
         self.kernel, self.server = Kernel(world), Server(world)
         simulated = {
-            **names.simulated(world, self.kernel),
+            **names.simulated(world, self.kernel), (connection, "Transformer"): SimulatedTransformer,
             (psycopg.generators, "connect"): connecting(world, self.kernel, self.server),
-            (connection, "Transformer"): SimulatedTransformer,
             (repository, "uuid4"): lambda: UUID(int=world.random.getrandbits(128)),
-            (round_trips, "_MAX_PARAMETER_BYTES"): _BATCH_BYTES,
+            (round_trips, "_MAX_PARAMETER_BYTES"): _BATCH_BYTES, (pool, "Pool"): invariants.WatchedPool,
             (pool, "DatabaseConnection"): invariants.WatchedConnection,
-            (pool, "Pool"): invariants.WatchedPool,
             (pool, "_Waiter"): lambda: invariants.WatchedWaiter(self.line),
-        }
+        }  # fmt: skip
         cleanup.enter_context(names.replaced(simulated))
         self.database = invariants.WatchedDatabase(_URL, pool_size=size, deadline=plan["deadline"])
         self.trips = self.database.round_trips = WatchedTrips(self.database, size, world)

@@ -9,11 +9,9 @@ from tests.support.examples import ADDRESSES, COLUMN_NAMES, COLUMN_VALUES, STORE
 
 MANAGER = str(UUID(int=0))
 CALLER = {
-    "manager_id": MANAGER,
-    "external_id": MANAGER,
-    "identity_id": MANAGER,
+    "manager_id": MANAGER, "external_id": MANAGER, "identity_id": MANAGER,
     "key_digest": sha256(MANAGER.encode()).digest(),
-}
+}  # fmt: skip
 ALLOCATION = allocation_text((ADDRESSES[0], 10000))
 # One value of each type is checked, once, and given to every row.  Three stacks at a time share a
 # moment, and the rows lie in no order of time.

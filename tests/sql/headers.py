@@ -72,9 +72,5 @@ def read_all(folder: Path) -> dict[str, SqlFile]:
 
 
 SQL_FILES = read_all(paths.directory("sql"))
-_MIGRATIONS = sorted((paths.directory("sql") / "migrations").glob("*.sql"))
-CITUS_FUNCTIONS: list[str] = re.findall(
-    r"^CREATE FUNCTION .*?^\$\$;$",
-    "".join(path.read_text(encoding="utf-8") for path in _MIGRATIONS if "_citus_" in path.name),
-    re.MULTILINE | re.DOTALL,
-)
+_CITUS = "".join(path.read_text() for path in sorted(paths.directory("sql").glob("migrations/*_citus_*.sql")))
+CITUS_FUNCTIONS: list[str] = re.findall(r"(?ms)^CREATE FUNCTION .*?^\$\$;$", _CITUS)

@@ -4,9 +4,9 @@ import re
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from stackmgr import paths
+from tests.operate.saved import insert
 from tests.support.examples import STORED
 
 HERE, ELSEWHERE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "01")
@@ -100,17 +100,6 @@ REJECTED = [
     *((f"creation_receipts_input_{SHA}", OTHER_RECEIPT | {"input_digest": bytes(size)}) for size in (0, 33)),
 ]  # fmt: skip
 DECLARED = re.compile(r"^[^:]+: (?:constraint|index) (\w+)\t(?!CREATE INDEX)", re.MULTILINE)
-
-
-def insert(connection: psycopg.Connection, table: str, row: dict[str, object]) -> None:
-    connection.execute(
-        sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
-            sql.Identifier("stackmgr", table),
-            sql.SQL(", ").join(map(sql.Identifier, row)),
-            sql.SQL(", ").join(map(sql.Placeholder, row)),
-        ),
-        row,
-    )
 
 
 @pytest.fixture

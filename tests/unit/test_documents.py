@@ -110,9 +110,8 @@ def test_shown_commands_exist(document):
 
 
 def test_commands_of_the_runbook_are_complete():
-    printed = re.findall(
-        r"(?:^ {4,}|`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", text_of("deploy/RUNBOOK.md"), re.MULTILINE
-    )
+    runbook = text_of("deploy/RUNBOOK.md")
+    printed = re.findall(r"(?m)(?:^ {4,}|`)(?:RELEASE=\$V )?stackmgr (\w[^`\n#]*)", runbook)
     for command in {command for command in printed if not command.endswith(("--help", "..."))}:
         arguments = shlex.split(re.sub(r"\b(KEY_ID|MANAGER_ID|STACK_ID|UUID)\b", str(uuid4()), command))
         assert cli.make_parser().parse_args(arguments).run
