@@ -16,6 +16,8 @@ from stackmgr import scheduler
 from stackmgr.database import conninfo, round_trips
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.statements import Statement
+from stackmgr.stacks.cursor import Position
+from stackmgr.stacks.repository import list_operation
 from tests.database.subject import PATIENCE, Subject
 from tests.support.examples import configuration
 from tests.support.greenlets import Running
@@ -229,6 +231,28 @@ def test_a_lock_of_one_delays_no_other(subject, start, sent, written, admin, wat
         assert sent == trips
     monkeypatch.undo()
     subject.assert_complete()
+
+
+PAGES = [list_operation(Position(None, None), round_trips.MAX_ROWS - more).max_rows for more in (1, 0)]
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize(("statement", "max_rows", "more", "trips"), [
+    (ECHO, PAGES[0], 0, [2]), (ECHO, PAGES[1], 0, [1, 1]), (ECHO, None, 0, [1, 1]), (ECHO, 1, -9, [2]),
+    (WRITE, 1, 0.5, [2]), (WRITE, 1, -0.5, [1, 1]),
+])  # fmt: skip
+def test_small_results_and_writes_with_time_share(  # which have *more* seconds than a write needs
+    subject, start, sent, monkeypatch, deadline, statement, max_rows, more, trips
+):
+    moment = time.monotonic() + deadline - 1.5 * subject.database.acquire_seconds - more
+    monkeypatch.setattr(round_trips, "time", SimpleNamespace(monotonic=lambda: moment))
+    given = ({"value": n, "stack_id": n, "manager_id": n} for n in "ab")
+    row = lambda each: subject.database.session().row(statement, each, max_rows=max_rows)  # noqa: E731
+    assert [each.result(PATIENCE) for each in start([partial(row, each) for each in given])] == [
+        ("a",),
+        ("b",),
+    ]
+    assert sent == trips
 
 
 def test_writes_of_a_variant_share_nothing(subject, start, sent, written):

@@ -52,7 +52,9 @@ def test_the_shipped_tokens_in_both_spellings():
 def test_a_whitelist_in_lowercase_is_the_same(tmp_path):
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(SHIPPED).replace("0x", "0X").lower().replace('"name"', '"note"'))
-    assert whitelist.load(path).spellings == whitelist.load(paths.DEFAULT_WHITELIST).spellings
+    loaded = whitelist.load(path)
+    assert loaded.spellings == whitelist.load(paths.DEFAULT_WHITELIST).spellings
+    assert {token.name for token in loaded.tokens.values()} == {""}
 
 
 def test_an_unreadable_file_is_named(tmp_path):
