@@ -88,57 +88,43 @@ def test_unix_socket_is_for_its_group(database_url, tmp_path):
 def run_settings(database_url: str, script: str) -> str:
     head = "import gc, os, resource, runpy, signal, sys\nload = lambda: runpy.run_path(sys.argv[1])\n"
     command = [sys.executable, "-c", head + script, str(SETTINGS)]
-    return subprocess.check_output(
-        command, text=True, env=os.environ | {"STACKMGR_DATABASE_URL": database_url}
-    )
+    environ = os.environ | {"STACKMGR_DATABASE_URL": database_url}
+    return subprocess.check_output(command, text=True, env=environ)
 
 
+# What a script prints, and the script.
 SCRIPTS = {
-    "a lost DNS query": (
-        """for own in {}, {"RES_OPTIONS": "rotate"}:
-    os.environ.pop("RES_OPTIONS", None); os.environ.update(own); load(); print(os.environ["RES_OPTIONS"])""",
-        "timeout:1 attempts:3\nrotate",
-    ),
-    "heartbeats": (
-        "print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])",
-        "/dev/shm\nNone",  # noqa: S108
-    ),
-    "few files": (
-        """os.environ["STACKMGR_CONCURRENCY"] = "8"
+    "a lost DNS query": ("timeout:1 attempts:3\nrotate", """
+for own in {}, {"RES_OPTIONS": "rotate"}:
+    os.environ.pop("RES_OPTIONS", None); os.environ.update(own); load(); print(os.environ["RES_OPTIONS"])"""),
+    "heartbeats": ("/dev/shm\nNone", """
+print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])"""),  # noqa: S108
+    "few files": ("240\n240\n191", """
+os.environ["STACKMGR_CONCURRENCY"] = "8"
 for most in resource.getrlimit(resource.RLIMIT_NOFILE)[1], 256, 200:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
     accepted = load()["worker_connections"]
-    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - accepted)""",
-        "240\n240\n191",
-    ),
-    "a listener's name is its address": (
-        """for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - accepted)"""),
+    "a listener's name is its address": ("None\nNone", """
+for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
     os.environ["STACKMGR_ADMIN_BIND"] = f"{bind}:9108"
-    print(load()["_require_admin_port_of_its_own"]([(host, 9108)]))""",
-        "None\nNone",
-    ),
-    "process 1 keeps gunicorn's handler": (
-        """os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
-for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)""",
-        "False\nTrue",
-    ),
-    "a signal that the parent has blocked is not": (
-        """signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()
-print(signal.pthread_sigmask(signal.SIG_BLOCK, []))""",
-        "set()",
-    ),
+    print(load()["_require_admin_port_of_its_own"]([(host, 9108)]))"""),
+    "process 1 keeps gunicorn's handler": ("False\nTrue", """
+os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
+for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)"""),
+    "a signal that the parent has blocked is not": ("set()", """
+signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"""),
     # Without the automatic collection, what the settings leave behind does not depend on chance.
-    "a reload frees the modules of earlier ones": (
-        """gc.disable(); load(); load(); load()
+    "a reload frees the modules of earlier ones": ("True", """
+gc.disable(); load(); load(); load()
 modules = [each.__name__ for each in gc.get_objects() if isinstance(each, type(gc))]
-print(modules.count("stackmgr.monitoring.logs") <= 2)""",
-        "True",
-    ),
-}
+print(modules.count("stackmgr.monitoring.logs") <= 2)"""),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("script", "printed"), SCRIPTS.values(), ids=SCRIPTS)
-def test_what_the_settings_set(database_url, script, printed):
+@pytest.mark.parametrize(("printed", "script"), SCRIPTS.values(), ids=SCRIPTS)
+def test_what_the_settings_set(database_url, printed, script):
     assert run_settings(database_url, script) == f"{printed}\n"
 
 

@@ -20,9 +20,7 @@ ROOT = paths.directory("schemas").parent
 LOCKS = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))}
 EXTRAS = {"runtime": ["metrics"], "dev": ["dev"], "release": ["docs"], "test": ["test"]}
 each_lock = pytest.mark.parametrize("name", LOCKS)
-ENTRY = re.compile(
-    r"^(?P<requirement>[^\s#].*?)(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE
-)
+ENTRY = re.compile(r"^(?P<requirement>[^\s#].*?)(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n", re.MULTILINE)
 LICENCE_OF_CLASSIFIER = {"License :: OSI Approved :: BSD License": "BSD-3-Clause"}
 
 
@@ -71,9 +69,8 @@ def test_lock_has_versions_with_hashes_and_agrees_with_the_tests(name):
     assert re.findall(r".*(?://|file:|(?<![\w.])/\w).*", LOCKS[name]) == []
     for requirement in (entry for entries in locked(name).values() for entry in entries):
         assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), requirement
-    assert {match[0] for match in ENTRY.finditer(LOCKS[name])} <= {
-        match[0] for match in ENTRY.finditer(LOCKS["test"])
-    }
+    own, tested = ({match[0] for match in ENTRY.finditer(LOCKS[each])} for each in (name, "test"))
+    assert own <= tested
 
 
 @each_lock
@@ -90,9 +87,8 @@ def test_lock_holds_exactly_what_is_needed(name):
 @pytest.mark.parametrize("path", ["deploy/bootstrap.sh", "deploy/Containerfile", "deploy/install"])
 def test_whatever_installs_does_it_by_a_lock(path):
     text = (ROOT / path).read_text(encoding="utf-8")
-    lines = re.findall(
-        r"^.*\bpip(?:_of \S+ install|\"| wheel| install)? +(?:--\S+ +)*-{1,2}[-\w]+.*$", text, re.MULTILINE
-    )
+    command = r"^.*\bpip(?:_of \S+ install|\"| wheel| install)? +(?:--\S+ +)*-{1,2}[-\w]+.*$"
+    lines = re.findall(command, text, re.MULTILINE)
     assert lines
     assert all(re.search(r'--(require-hashes|no-deps|no-index)|"\$@"', line) for line in lines), lines
     assert set(re.findall(r"deploy/locks/(\w+)\.txt", text)) <= LOCKS.keys()

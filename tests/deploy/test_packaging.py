@@ -17,11 +17,8 @@ from tests.support.releases import DATA, ROOT, copy_source
 
 
 def tree(folder: str) -> set[str]:
-    return {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    files = filter(Path.is_file, (ROOT / folder).rglob("*"))
+    return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
 def run(*command: str | Path, **options) -> str:
@@ -47,10 +44,8 @@ def committed(checkout: Path) -> Path:
     git(checkout, "init", "--quiet")
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "measured", "--date", "2026-01-31T12:00:00Z")
-    for path, line in (
-        ("README.md", f"Fast, at commit `{head(checkout)}`."),
-        ("stackmgr/limits.py", "# slower"),
-    ):
+    added = {"README.md": f"Fast, at commit `{head(checkout)}`.", "stackmgr/limits.py": "# slower"}
+    for path, line in added.items():
         with (checkout / path).open("a") as file:
             file.write(f"{line}\n")
     git(checkout, "commit", "--quiet", "--all", "--message", "release")
@@ -85,9 +80,8 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     assert "### Added" in notes
     assert "## 1.0.0" not in notes
     measured = head(distributions.parent, "HEAD~1")
-    assert (
-        f"\n- README.md has figures of commit {measured}; 1 later commit(s) changed the service.\n" in notes
-    )
+    figures = f"README.md has figures of commit {measured}; 1 later commit(s) changed the service."
+    assert f"\n- {figures}\n" in notes
     assert notes.endswith("no container image.\n")
 
 

@@ -26,9 +26,7 @@ SERVER = """\
 access_log off;
 server {{ listen 127.0.0.1:{own_port}; location /stackmgr/ {{ proxy_pass http://127.0.0.1:{port}/; }} }}
 """
-WITHOUT_EXTRA = (
-    "import sys; sys.modules['mkdocs_swagger_ui_tag'] = None; from stackmgr.__main__ import main; main()"
-)
+NO_EXTRA = "import sys; sys.modules['mkdocs_swagger_ui_tag'] = None; from stackmgr import cli; cli.main()"
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +126,7 @@ def test_page_is_of_this_address_and_machine(dev, port):
 
 def test_without_the_extra_dev_serves_and_names_it():
     with tempfile.TemporaryDirectory(prefix="stackmgr-page-") as folder:
-        port, command = free_port(), (sys.executable, "-c", WITHOUT_EXTRA, "dev")
+        port, command = free_port(), (sys.executable, "-c", NO_EXTRA, "dev")
         with running_dev(reachable(folder) / "data", Path(folder) / "log", port=port, command=command) as dev:
             assert "no page: the extra 'dev' has it" in dev.output
             assert send_request(port, "/manager/stacks")[0] == 401

@@ -46,9 +46,8 @@ def pooled(database_url: str) -> Iterator[Callable[..., str]]:
 
 
 def connect(url: str) -> DatabaseConnection:
-    return DatabaseConnection.connect(
-        completed_conninfo(url, "stackmgr_app", SESSION_SECONDS), autocommit=True
-    )
+    conninfo = completed_conninfo(url, "stackmgr_app", SESSION_SECONDS)
+    return DatabaseConnection.connect(conninfo, autocommit=True)
 
 
 def run(connection: DatabaseConnection, statement: Statement, **parameters: str):
@@ -117,10 +116,8 @@ def test_pooler_waits_less_and_takes_every_client():
 
 
 def test_operators_command_rejects_a_pooler(pooled):
-    with (
-        pytest.raises(CommandError, match="this login may not assume stackmgr_owner"),
-        operating(pooled()) as it,
-    ):
+    rejected = pytest.raises(CommandError, match="this login may not assume stackmgr_owner")
+    with rejected, operating(pooled()) as it:
         keys.revoke(it, str(uuid4()))
 
 

@@ -16,7 +16,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
-from stackmgr.database.pool import Database
 from stackmgr.http.app import create_app
 from stackmgr.operate import erasure, keys, migrations, preflight
 from stackmgr.operate.operator import operating
@@ -27,6 +26,7 @@ from tests.support.clusters import cluster
 from tests.support.command_line import runner
 from tests.support.examples import configuration
 from tests.support.processes import completed
+from tests.support.recorder import opened
 from tests.support.waiting import eventually
 
 ROOT = paths.directory("deploy").parent
@@ -107,10 +107,9 @@ def test_analyst_reads_all_but_digests(dba):
         assert connection.execute("SELECT count(*) FROM stackmgr.current_stack").fetchone() is not None
         assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("5min",)
         for statement in (
-            "SELECT key_digest FROM stackmgr.api_keys",
-            "DELETE FROM stackmgr.stacks",
+            "SELECT key_digest FROM stackmgr.api_keys", "DELETE FROM stackmgr.stacks",
             "SELECT lo_from_bytea(0, 'large')",
-        ):
+        ):  # fmt: skip
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.encode())
 
@@ -128,23 +127,16 @@ def test_postgresql_image_gets_its_passwords(dba):
     files, logins = r"set (\w+) .*/(\w+)_password", r"_(\w+) PASSWORD :'(\w+)'"
     assert re.findall(files, script) == re.findall(logins, script)
     dba.run(script.replace("/run/secrets", str(dba.folder)).replace("/stackmgr/", "deploy/postgresql/"))
-    with psycopg.connect(dba.url) as connection:
-        saved = connection.execute(
-            "SELECT rolname FROM pg_authid WHERE rolpassword LIKE 'SCRAM-SHA-256$%' ORDER BY rolname"
-        ).fetchall()
-    assert saved == [("stackmgr_operator",), ("stackmgr_service",)]
+    query = "SELECT rolname FROM pg_authid WHERE starts_with(rolpassword, 'SCRAM-SHA-256$') ORDER BY rolname"
+    assert sql(dba.url, query) == [("stackmgr_operator",), ("stackmgr_service",)]
 
 
 def create(url: str, key: str, spellings: dict[str, str]) -> list[tuple[int, Any]]:
-    database = Database(url, pool_size=1)
-    database.open()
-    try:
+    with opened(url, pool_size=1) as database:
         app = create_app(database=database, verifier=DatabaseVerifier(), spellings=spellings)
         client = Client(app, key, "", [])
         responses = [client.create(configuration(name=name), name) for name in ("one", "two")]
         return [(response.status_int, response.json) for response in responses]
-    finally:
-        database.close()
 
 
 def as_operator(dba: Dba, text: str, service: str, operator: str) -> subprocess.CompletedProcess[str]:

@@ -27,11 +27,7 @@ class Procedure(NamedTuple):
     blocks: tuple[int, ...] = ()
 
 
-def host(_: Path) -> Host:
-    return Host()
-
-
-RECOVERY = ("DATABASE.md", "Point-in-time recovery", host)
+RECOVERY = ("DATABASE.md", "Point-in-time recovery", lambda _: Host())
 PROCEDURES = (
     Procedure("RUNBOOK.md", "Installation", Releases),
     Procedure("RUNBOOK.md", "Upgrade", Releases, "1.1.0"),

@@ -22,9 +22,8 @@ KEY, OTHER = f"stackmgr_{'a' * 38}", f"stackmgr_{'b' * 38}"
 TWO_KEYS = {"rate=1000r/s": "rate=1r/m", "stackmgr_key_rate burst=200": "stackmgr_key_rate burst=1 nodelay"}
 TWO_ADDRESSES = {"rate=4000r/s": "rate=1r/m", "burst=1000": "burst=1 nodelay"}
 TWO_LARGE = {"rate=100r/s": "rate=1r/m", "large_body_rate burst=200": "large_body_rate burst=1 nodelay"}
-BEHIND_A_PROXY = {
-    "server_tokens off;": "server_tokens off; set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;"
-}
+REAL_IP = "set_real_ip_from 127.0.0.1; real_ip_header X-Real-IP;"
+BEHIND_A_PROXY = {"server_tokens off;": f"server_tokens off; {REAL_IP}"}
 
 
 def send_request(proxy: NginxProxy, authorization=f"Bearer {KEY}", method="GET", body=b"", **headers: str):
@@ -131,15 +130,13 @@ def test_concurrent_requests_are_limited(tmp_path, authorization, most):
 
 @pytest.mark.parametrize("authorization", ["", "Basic abc", f"Bearer {KEY[:-3]}{{:03}}"])
 def test_unfinished_requests_reject_no_read(tmp_path, authorization):
-    unfinished = (
-        f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nAuthorization: {{}}\r\n\r\n{{{{"
-    )
+    head = f"POST {STACKS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nAuthorization: "
     with ExitStack() as stack:
         upstream = stack.enter_context(http_server(well))
         proxy = stack.enter_context(nginx_before(tmp_path, upstream.port))
         held = [stack.enter_context(proxy.connect()) for _ in range(256)]
         for number, connection in enumerate(held):
-            connection.sendall(unfinished.format(authorization.format(number)).encode())
+            connection.sendall(f"{head}{authorization.format(number)}\r\n\r\n{{".encode())
         write = functools.partial(send_request, proxy, authorization.format(999), "POST", b"{}")
         eventually(lambda: write().status == 429)
         check_rejected(write(), "POST")

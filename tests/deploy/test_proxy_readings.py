@@ -64,16 +64,15 @@ TOO_LARGE = (413, errors.PayloadTooLarge)
 ROWS = {
     # Routing and methods
     "an unknown path": Row(raw("GET /nowhere"), *NOT_FOUND),
-    "two slashes": Row(read("GET /manager//stacks"), *NOT_FOUND),
-    "a slash at the end": Row(read(f"GET {STACKS}/"), *NOT_FOUND),
-    "an escaped slash": Row(read("GET /manager%2Fstacks"), *NOT_FOUND),
+    **{
+        path: Row(read(f"GET {path}"), *NOT_FOUND)
+        for path in ("/manager//stacks", f"{STACKS}/", "/manager%2Fstacks", "/live", "/ready", "/metrics")
+    },
     "an id with an escaped slash": Row(read(f"GET {STACKS}/a%2fb"), *NO_ID),
     "DELETE": Row(read(f"DELETE {ITEM}"), *NOT_ALLOWED),
     "PUT": Row(raw(f"PUT {STACKS}", body=b"{}"), *NOT_ALLOWED),
-    "OPTIONS": Row(raw(f"OPTIONS {STACKS}"), *NOT_ALLOWED),
-    "TRACE": Row(raw(f"TRACE {STACKS}"), *NOT_ALLOWED),
+    **{method: Row(raw(f"{method} {STACKS}"), *NOT_ALLOWED) for method in ("OPTIONS", "TRACE", "BREW")},
     "TRACE of nothing": Row(read("TRACE /nowhere"), *NOT_FOUND),
-    "an unknown method": Row(raw(f"BREW {STACKS}"), *NOT_ALLOWED),
     "HEAD": Row(read(f"HEAD {ITEM}"), 200),
     "HEAD without a key": Row(raw(f"HEAD {STACKS}"), 401),
     "a query of a get": Row(read(f"GET {ITEM}?limit=0&x"), 200),
@@ -84,8 +83,7 @@ ROWS = {
     "the longest body in chunks": Row(create(padded(BODY_LIMIT_BYTES), framed="chunks"), 201),
     "a body in small chunks": Row(
         raw(f"POST {STACKS}", BEARER, NEW_KEY, body=padded(BODY_LIMIT_BYTES), framed="chunks", size=96),
-        400,
-        errors.SmallChunks,
+        400, errors.SmallChunks,
     ),
     "too long a body": Row(create(padded(BODY_LIMIT_BYTES + 1)), *TOO_LARGE),
     "too long a body in chunks": Row(create(padded(BODY_LIMIT_BYTES + 1), framed="chunks"), *TOO_LARGE),
@@ -126,9 +124,6 @@ ROWS = {
         f"id {sent[:6]!r}": Row(read(f"GET {STACKS}").replace(b"reading/7 3", sent.encode("latin-1")), 200)
         for sent in ("a.b:c_d-e", ODD_ID, "é\tü", "r" * 16000, "x, y", "\xc3\xa9")
     },
-    "/live": Row(read("GET /live"), *NOT_FOUND),
-    "/ready": Row(read("GET /ready"), *NOT_FOUND),
-    "/metrics": Row(read("GET /metrics"), *NOT_FOUND),
     "conditions": Row(read(f"GET {ITEM}", "If-None-Match: *", 'If-Match: "a"', "Range: bytes=0-1"), 200),
     # Malformed HTTP: test_proxy_malformed.py and tests/server have what both reject
     "bare line feeds": Row(read(f"GET {STACKS}").replace(b"\r\n", b"\n"), *BAD),
@@ -203,30 +198,22 @@ def test_bodies_of_up_to_8_megabytes_reach_the_service(proxy, key, framing, size
 
 def test_a_base_path_is_returned_in_location(service, key, tmp_path):
     as_the_file_says = {
-        "    location / {\n": (
-            "    location / { return 404; }\n    location = /base { return 404; }\n    location /base/ {\n"
-        ),
+        "    location / {\n": "    location / { return 404; }\n    location = /base { return 404; }\n"
+        "    location /base/ {\n",
         "proxy_pass http://stackmgr;": "proxy_pass http://stackmgr$stackmgr_below_base;",
-        "map $request_uri $stackmgr_allow {": (
-            'map $request_uri $stackmgr_below_base { "~^/base(?<below_base>/.*)$" $below_base; }\n'
-            "map $request_uri $stackmgr_allow {"
-        ),
+        "map $request_uri $stackmgr_allow {":
+        'map $request_uri $stackmgr_below_base { "~^/base(?<below_base>/.*)$" $below_base; }\n'
+        "map $request_uri $stackmgr_allow {",
         "proxy_redirect off;": "proxy_redirect / /base/; absolute_redirect off;",
-    }
+    }  # fmt: skip
     with nginx_before(tmp_path, service.port, changes=as_the_file_says) as proxy:
         headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "k"}
         created = proxy.request("POST", f"/base{STACKS}", headers, BODY)
         location = created.headers["Location"]
         assert (created.status, location) == (201, f"/base{STACKS}/{created.json['id']}")
         assert proxy.request("GET", location, headers).body == created.body
-        for path in (
-            "/",
-            "/base",
-            "/base/",
-            "/base/manager%2Fstacks",
-            STACKS,
-            location.removeprefix("/base"),
-        ):
+        outside = location.removeprefix("/base")
+        for path in ("/", "/base", "/base/", "/base/manager%2Fstacks", STACKS, outside):
             assert (path, proxy.request("GET", path, headers).status) == (path, 404)
 
 

@@ -27,9 +27,8 @@ def unit(name: str, deploy: Path | None = None) -> str:
     link = Path(_link().name)
     text = ((deploy or DEPLOY) / name).read_text()
     python = str(link / "environment" / "bin" / Path(sys.executable).name)
-    return text.replace(f"{_INSTALLED}/bin/python", python).replace(
-        f"{_INSTALLED}/deploy", str(deploy or link / "deploy")
-    )
+    text = text.replace(f"{_INSTALLED}/bin/python", python)
+    return text.replace(f"{_INSTALLED}/deploy", str(deploy or link / "deploy"))
 
 
 def values(name: str, key: str, deploy: Path | None = None) -> list[str]:

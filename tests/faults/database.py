@@ -4,7 +4,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,10 +76,6 @@ def _restart(stage: Stage) -> None:
     eventually(stage.server.accepts)
 
 
-def _freeze(stage: Stage) -> AbstractContextManager[None]:
-    return stage.server.frozen()
-
-
 @contextmanager
 def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
     """Let the primary die for good, with or without a *synchronous* standby, which is then promoted."""
@@ -140,7 +136,7 @@ CELLS = [
     Cell("io workers", "hangs", _suspends("io worker", 64), lasts=LONG),
     Cell("database", "dies", _crash, DOWN, mixed=True, short=True),
     Cell("database (restart)", "dies", _restart, OUTAGE, lasts=0.0, mixed=True),
-    Cell("database", "hangs", _freeze, DOWN, lasts=LONG, mixed=True, short=True),
+    Cell("database", "hangs", lambda stage: stage.server.frozen(), DOWN, lasts=LONG, mixed=True, short=True),
     Cell("table stacks", "hangs", partial(_lock, table="stacks"), _FAILED, lasts=LONG),
     # Only `/ready` reads it.
     Cell("table schema_migrations", "hangs", partial(_lock, table="schema_migrations"), _UNREADY, lasts=LONG),

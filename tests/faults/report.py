@@ -138,14 +138,11 @@ def _judge_probes(report: Report, probes: list[Probe], faults: list[tuple[float,
 def _recovery(operations: list[Operation], probes: list[Probe], faults: list[tuple[float, float]]) -> float:
     """Return the longest time from the end of a fault to the last failure of what was sent after it."""
     longest = 0.0
+    unready = [probe for probe in probes if probe.path == "/ready" and probe.status != 200]
     for (_, ended), (following, _) in itertools.pairwise([*faults, (NEVER, NEVER)]):
         after = [o for o in operations if o.sent > ended and min(o.completed, o.ended) < following]
         disturbed = [min(o.completed, o.ended) for o in after if failure(o) or o.completed - o.sent > _PROMPT]
-        disturbed += [
-            probe.completed
-            for probe in probes
-            if probe.path == "/ready" and ended < probe.sent < following and probe.status != 200
-        ]
+        disturbed += [probe.completed for probe in unready if ended < probe.sent < following]
         last = max(disturbed, default=ended)
         served = min((o.completed for o in after if o.acknowledged and o.completed > last), default=NEVER)
         longest = max(longest, (last if disturbed else served) - ended if served < NEVER else NEVER)

@@ -24,7 +24,7 @@ from tests.support.workload import Manager, Workload, new_managers
 # Seconds that a request may wait for the database.
 DATABASE_TIMEOUT = 2
 WORKERS = 2
-# Seconds in which a worker that hangs is replaced: gunicorn looks every second, after its timeout of 30 s.
+# Seconds in which a worker that hangs is killed: gunicorn looks every second, after its timeout of 30 s.
 _REPLACED = 40.0
 ENVIRONMENT = {"STACKMGR_DATABASE_TIMEOUT": str(DATABASE_TIMEOUT), "WEB_CONCURRENCY": str(WORKERS)}
 _SOURCE = paths.directory("deploy").parent
@@ -96,11 +96,8 @@ class Stage:
         return worker
 
     def await_replacement(self, worker: psutil.Process) -> None:
-
-        def is_replaced() -> bool:
-            return worker not in self.workers() and len(self.workers()) == WORKERS
-
-        eventually(is_replaced, _REPLACED, "the worker is not replaced")
+        eventually(lambda: worker not in self.workers(), _REPLACED, "the worker has not ended")
+        self.service.await_workers(WORKERS)
 
     def replace_server(self, server: FaultyPostgres, undo: ExitStack) -> None:
         """Lead the service to another server; *undo* ends that one when its time has come."""

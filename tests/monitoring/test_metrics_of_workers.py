@@ -72,9 +72,8 @@ def test_start_of_a_worker_that_cannot_boot_is_counted(database_url, admin_port,
         f"load = Worker.load_wsgi\nWorker.load_wsgi = lambda self: open({str(works)!r}) and load(self)\n"
     )
     env = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{admin_port}", "STACKMGR_METRICS_DIR": f"{tmp_path}/metrics"}
-    with running_service(
-        database_url, env=env | {"WEB_CONCURRENCY": "2"}, args=["-c", str(settings)]
-    ) as service:
+    env["WEB_CONCURRENCY"] = "2"
+    with running_service(database_url, env=env, args=["-c", str(settings)]) as service:
         eventually(lambda: samples(admin_port)["stackmgr_worker_starts_total{}"] == 2)
         works.unlink()
         psutil.Process(service.pid).children()[0].kill()

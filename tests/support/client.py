@@ -130,9 +130,8 @@ def check_response(method: str, path: str, status: int, headers: Any, body: byte
     if status >= 400:
         _ERROR(document)
         code = document["code"]
-        assert STATUS[code] == status or (status, code) == (405, "invalid_request"), (
-            f"7: {status} with {code!r}"
-        )
+        suits = STATUS[code] == status or (status, code) == (405, "invalid_request")
+        assert suits, f"7: {status} with {code!r}"
         assert document["request_id"] == headers["X-Request-Id"], "2.8: request_id is not X-Request-Id"
     elif path.partition("?")[0] == STACKS and method == "GET":
         _PAGE(document)

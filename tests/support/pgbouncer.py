@@ -52,9 +52,8 @@ def pgbouncer(program: Path, server_url: str, *, query: str | None = None, **set
         Path(folder, "userlist.txt").write_text(f'"{_LOGIN}" ""\n')
         url = make_conninfo(server_url, host=folder, port=_PORT, user=_LOGIN)
         # From 1.23 on it waits for its clients after a SIGTERM.
-        with processes.running(
-            [program, file], Path(folder) / "output", lambda _: accepts(url), end=signal.SIGKILL, **run_as
-        ):
+        command, log = [program, file], Path(folder) / "output"
+        with processes.running(command, log, lambda _: accepts(url), end=signal.SIGKILL, **run_as):
             yield url
 
 
