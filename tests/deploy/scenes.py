@@ -139,6 +139,7 @@ class Majors(Dba):
 
 # Of root's shell: an editor whose changes are not made again, and units of which only a reload has an effect.
 STAND_INS = """
+umask 077
 logger() {{ :; }}
 editor() {{ for f; do [ -e "$f.edited" ] || {{ cat "{0}/${{f##*/}}" >> "$f"; touch "$f.edited"; }}; done; }}
 nginx() {{ :; }}
@@ -216,6 +217,7 @@ class Releases(Shell):
         else:
             check = block("Check of a host", "stackmgr check").splitlines()[0]
             assert self.type(self.prepare(check)) == []
+        self.run("! find opt/stackmgr -name __pycache__ -prune -o ! -type l ! -perm -o=r -print | grep .")
 
     def close(self) -> None:
         self.serving.close()

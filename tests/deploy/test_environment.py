@@ -71,3 +71,15 @@ def test_an_installation_is_repeated_when_what_it_follows_from_changes(tmp_path)
     states = [sourced(f"cd '{tmp_path}'/*\n{change}\nstate test") for change in changes]
     assert len({*states}) == len(states) - 1
     assert states[-1] == states[-2]
+
+
+@pytest.mark.parametrize("version", ["", "{}.{}".format(*sys.version_info), "3.99"])
+def test_another_python_makes_another_environment(tmp_path, version):
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    scripts = {".venv/bin/python": f'exec {shlex.quote(sys.executable)} "$@"', "python": f"echo {version}"}
+    for name, line in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {"PYTHON": str(tmp_path / "python")} if version else {}
+    printed = sourced(f"cd {shlex.quote(str(tmp_path))}; state() {{ :; }}; bootstrap test 1 2>&1", **environ)
+    assert printed == ("creating .venv with Python 3.99\n" if version == "3.99" else "")
