@@ -153,6 +153,7 @@ def test_one_that_fails_fails_alone(subject, start, sent, written, good, bad, va
     assert sent == [TOGETHER, *[1] * TOGETHER]
     assert len(written()) == (TOGETHER - 1) * (good is WRITE)
     assert f"a round trip of {TOGETHER} requests was rolled back: {sqlstate}" in caplog.messages
+    assert subject.database.round_trips._alone == {}
     subject.assert_complete()
 
 
