@@ -40,6 +40,22 @@ def test_each_code_of_unkey_has_its_reason(unkey_client, unkey, lines, code):
     assert (lines[-1]["key_id"], lines[-1]["verifier_request_id"]) == ("key_1", "req_1")
 
 
+UNUSABLE = {
+    "identity_missing": verification("VALID", valid=True), "identity_id_missing": accepted(str(uuid4()), ""),
+    "external_id_not_canonical": accepted("x"), "verifier_response_contradictory": verification("VALID"),
+    "verifier_response_without_data": {"meta": {}}, "verifier_response_not_an_object": b"[]",
+    "verifier_response_not_json": b"<", "verifier_response_too_long": b"[" * 60_000, "key_too_long": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", UNUSABLE)
+def test_each_unusable_response_has_its_reason(unkey_client, unkey, lines, reason):
+    unkey.behave = respond(200, UNUSABLE[reason])
+    unkey_client.key *= 1000 if reason == "key_too_long" else 1
+    assert unkey_client.page().status_int == (503 if reason.startswith("verifier") else 401)
+    assert lines[-1]["reason"] == reason
+
+
 def test_ids_that_are_not_printable_are_not_logged(unkey_client, unkey, lines):
     document = verification("DISABLED", keyId="a\nb")
     document["meta"] = {"requestId": ["x"]}

@@ -139,14 +139,14 @@ def test_a_self_hosted_unkey_may_live_under_a_path(unkey, make_verifier, path):
     assert unkey.requests[0].line == f"POST {path.rstrip('/')}/v2/keys.verifyKey HTTP/1.1"
 
 
-@pytest.mark.parametrize("key_id", ["key_1234", "x" * 255, None, 7, "", "a\nb", "x" * 256], ids=repr)
+@pytest.mark.parametrize("key_id", ["k", "x" * 255, None, 7, "", "a\nb", "x" * 256], ids=repr)
 def test_key_id_of_unkey_is_recorded(known, unkey, good, admin, key_id):
     client, stack_id = known
     good["data"]["keyId"] = key_id
     unkey.behave = respond(200, good)
     assert client.update(stack_id, {"name": "Second"}).status_int == 200
     query = "SELECT key_id FROM stackmgr.stack_revisions WHERE stack_id = %s AND revision_number = 2"
-    recorded = key_id if key_id in ("key_1234", "x" * 255) else None
+    recorded = key_id if key_id in ("k", "x" * 255) else None
     assert admin.execute(query, [stack_id]).fetchone() == (recorded,)
 
 

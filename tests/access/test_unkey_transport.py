@@ -12,6 +12,7 @@ import pytest
 from stackmgr.access.verifiers import circuit_breaker
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
+from stackmgr.errors import ServiceUnavailable
 from tests.support.http_server import drip, hang_up, http_server, reset, respond, response
 from tests.support.memory import types_in_cycles
 from tests.support.unkey_server import accepted
@@ -125,6 +126,19 @@ def test_certificate_must_match_and_be_trusted(tls_server, every_operation, make
     with tls_server(name, is_trusted=trusted) as server:
         every_operation(503, make_unkey_client(server.url))
         assert server.requests == []
+
+
+def test_a_failed_connection_has_its_reason(tls_server, make_verifier):
+    with tls_server("unkey.example.org") as server:
+        reasons = {
+            server.url: "verifier_tls",
+            "http://127.0.0.1:1": "verifier_connect",
+            "http://a..b": "verifier_dns",
+        }
+        for url, reason in reasons.items():
+            with pytest.raises(ServiceUnavailable) as caught:
+                make_verifier(url).verify("key")
+            assert caught.value.reason == reason
 
 
 @pytest.mark.parametrize("death", [hang_up, reset])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 import re
 import select
 import time
@@ -108,6 +109,31 @@ def test_a_client_error_logs_its_request_line_only(client, logged, log):
     item = f"{STACKS}/{{stack_id}}"
     assert [line["route"] for line in log.requests] == [STACKS, item, item, STACKS, None]
     assert [line["stack_id"] for line in log.requests] == [None, missing, None, None, None]
+
+
+LONG_KEY = random.Random(1).randbytes(1500).hex()  # noqa: S311 - what cannot be compressed
+QUERIES = {
+    "limit=%f": "percent_encoding", "limit=%ff": "percent_encoding", "offset=1": "parameter_unknown",
+    "limit=1&limit=1": "parameter_repeated", "limit=%2B1": "limit_form", "cursor=": "cursor_form",
+    f"cursor=1{'_' * 32}": "cursor_time",
+}  # fmt: skip
+REASONS = [
+    *((reason, {"path": f"{STACKS}?{query}"}) for query, reason in QUERIES.items()),
+    ("method_not_allowed", {"method": "DELETE"}), ("body_structure", {"body": [1] * 2000}),
+    ("key_malformed", {"headers": {"Authorization": "Bearer x"}}),
+    *((f"idempotency_key_{rest}", {"body": configuration(), "headers": {"Idempotency-Key": key}})
+      for rest, key in (("blank", " "), ("too_long", LONG_KEY), ("reused", "used"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "given"), REASONS)
+def test_each_error_has_its_reason(client, logged, log, reason, given):
+    sender = logged(DatabaseVerifier(), client.key)
+    assert sender.create(configuration(name="Another"), "used").status_int == 201
+    request = {"method": "POST" if "body" in given else "GET", "path": STACKS}
+    headers = {"Idempotency-Key": "new"} if "body" in given else {}
+    response = sender.request(**request | given | {"headers": headers | given.get("headers", {})})
+    assert (log.requests[-1]["reason"], log.requests[-1]["status"]) == (reason, response.status_int)
 
 
 def test_line_has_manager_route_and_outcome(client, logged, log, admin):
