@@ -1,9 +1,11 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
 import threading
+from functools import partial
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
+from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 ROW_VERSION = b"SELECT last_used_at IS NOT NULL, xmin::text FROM stackmgr.api_keys WHERE key_id = %s"
@@ -18,6 +20,18 @@ def test_use_without_a_thread_fails_no_request(issue, database, client_with, adm
         assert client.page().status_int == 200
     assert client.page().status_int == 200
     eventually(lambda: admin.execute(ROW_VERSION, [issued.key_id]).fetchone()[0])
+
+
+def test_each_operation_alone_is_a_use(issue, database, client_with, admin):
+    notes = LastUse(database)
+    client = client_with(issue().key, verifier=DatabaseVerifier(notes))
+    stack_id = client.create(configuration()).json["id"]
+    update = partial(client.update, stack_id, {"name": "New"})
+    for call in (partial(client.create, configuration()), update, partial(client.get, stack_id), client.page):
+        notes.write()
+        admin.execute(b"UPDATE stackmgr.api_keys SET last_used_at = last_used_at - interval '1 hour'")
+        assert (call().status_int in (200, 201), len(notes._noticed)) == (True, 1)
+    notes.write()
 
 
 def fail(_: threading.Thread) -> None:

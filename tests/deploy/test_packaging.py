@@ -129,12 +129,17 @@ def test_wheel_holds_the_package_and_data(distributions):
 INSTALLED = ("stackmgr-9-py3-none-any.whl", "stackmgr-9-requirements.txt")
 
 
-@pytest.mark.parametrize("damaged", INSTALLED)
-def test_a_damaged_file_is_not_installed(tmp_path, damaged):
+@pytest.mark.parametrize("way", ["not that of the release: fetch it again", "SHA256SUMS does not have both"])
+@pytest.mark.parametrize("file", INSTALLED)
+def test_a_damaged_file_is_not_installed(tmp_path, file, way):
     for name in INSTALLED:
         (tmp_path / name).write_text("intact")
-    (tmp_path / "SHA256SUMS").write_text(run("sha256sum", *INSTALLED, cwd=tmp_path))
-    (tmp_path / damaged).write_text("damaged")
+    sums = run("sha256sum", *INSTALLED, cwd=tmp_path).splitlines(keepends=True)
+    (tmp_path / "SHA256SUMS").write_text(
+        "".join(line for line in sums if file not in line or "not that" in way)
+    )
+    if "not that" in way:
+        (tmp_path / file).write_text("damaged")
     environ = os.environ | {"PYTHON": "false"}  # nothing would be installed without the check either
     ended = completed(["/bin/sh", ROOT / "deploy" / "install", "9"], cwd=tmp_path, env=environ)
-    assert (ended.returncode, "not that of the release: fetch it again" in ended.stderr) == (1, True)
+    assert (ended.returncode, way in ended.stderr) == (1, True)
