@@ -1,11 +1,13 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
+import sys
 import threading
 from functools import partial
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
 from tests.support.examples import configuration
+from tests.support.processes import completed
 from tests.support.waiting import eventually
 
 ROW_VERSION = b"SELECT last_used_at IS NOT NULL, xmin::text FROM stackmgr.api_keys WHERE key_id = %s"
@@ -49,3 +51,14 @@ def test_one_process_writes_a_use(issue, database, admin, monkeypatch):
         versions.append(admin.execute(ROW_VERSION, [issued.key_id]).fetchone())
     assert versions == [(True, versions[0][1])] * 2
     assert begun == [(process.write, 30.0, "last-use") for process in processes]
+
+
+AT_THE_END = """
+import signal, stackmgr.threads, stackmgr.operate.operator
+with stackmgr.operate.operator.time_limit(3600): pass
+stackmgr.threads.repeat(lambda: print(signal.getitimer(signal.ITIMER_REAL)), 3600, "last-use")
+"""
+
+
+def test_uses_are_written_at_the_end_of_a_process_and_no_timer_is_left():
+    assert completed([sys.executable, "-c", AT_THE_END]).stdout == "(0.0, 0.0)\n"

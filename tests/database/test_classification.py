@@ -10,6 +10,7 @@ import pytest
 
 from stackmgr import paths
 from stackmgr.database.retries import must_close, should_retry
+from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.limits import LONGEST_KEY_BYTES
 from tests.database.subject import POOL_SIZE
@@ -119,6 +120,17 @@ def test_other_warning_fails_no_write(subject, sabotage, sqlstate, caplog):
         assert subject.operations()[name]() == status
     assert caplog.messages == [f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"]
     assert set(subject.backends()) == backends
+
+
+def test_a_result_type_that_a_migration_changes_fails_no_read(subject, admin):
+    statement = Statement("test_changed", b"SELECT * FROM public.changed", (), writes=False)
+    admin.execute(b"CREATE TABLE public.changed AS SELECT 1; GRANT SELECT ON public.changed TO PUBLIC")
+    try:
+        assert [subject.database.session().rows(statement, {}) for _ in range(2)] == [[(1,)]] * 2
+        admin.execute(b"ALTER TABLE public.changed ADD COLUMN added text")
+        assert subject.database.session().rows(statement, {}) == [(1, None)]
+    finally:
+        admin.execute(b"DROP TABLE public.changed")
 
 
 def test_restored_schema_fails_no_later_request(subject, server):

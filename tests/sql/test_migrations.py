@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from contextlib import ExitStack
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psycopg
@@ -135,6 +136,19 @@ def test_a_key_that_expires_never_is_migrated(own_url):
     migrations.apply(own_url)
     with operating(own_url) as operator:
         assert {keys.find(operator, each.key_id).expires_at for each in issued} == {None}
+
+
+def test_grants_that_fail_are_no_migration(own_url, add, monkeypatch):
+    [path] = add(newer=EMPTY)
+    monkeypatch.setattr(migrations, "_restore_privileges", Mock(side_effect=psycopg.Error("none")))
+    with pytest.raises(CommandError, match=rf"^none \(applied before that: {path.stem}\)"):
+        migrations.apply(own_url)
+
+
+def test_a_file_without_a_transaction_may_wait_for_others(own_url, add):
+    unlimited = "DO $$ BEGIN ASSERT current_setting('lock_timeout') = '0'; END $$"
+    add(before=EMPTY, unlimited=f"-- transaction: none\n{unlimited}", after=EMPTY)
+    assert len(migrations.apply(own_url)) == 3
 
 
 def test_newer_database_is_rejected(own_url, add):

@@ -94,6 +94,7 @@ WRONG = [
     (ZERO, ["settlement_asset", "address"], "settlement_asset is the zero address, which is not a token"),
     *((value, ["tokens"], "tokens must be an array") for value in (None, {})),
     *((SHIPPED["tokens"][:n], ["tokens"], f"{EXACTLY_30}, there are {n}") for n in (29, 0)),
+    ([*SHIPPED["tokens"], FIRST | {"address": "0x" + 40 * "1"}], ["tokens"], f"{EXACTLY_30}, there are 31"),
     (FIRST, ["tokens", 2], "token 3 repeats an earlier address"),
     (LOWERCASE, ["tokens", 2, "address"], "token 3 repeats an earlier address"),
     (SETTLEMENT, ["tokens", 4], f"token 5 is the settlement asset, {NO_TOKEN}"),
