@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from stackmgr.access.verifiers import circuit_breaker
+from stackmgr.access.verifiers import circuit_breaker, http_connection, remote
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import ServiceUnavailable
@@ -152,6 +153,15 @@ def test_dead_kept_connection_is_replaced_once(known, unkey, death):
     unkey.behave = dies_if_kept
     assert client.get(stack_id).status_int == 200
     assert unkey.requests[0].body == unkey.requests[1].body
+
+
+def test_old_connection_is_not_used_again(known, unkey, monkeypatch):
+    client, stack_id = known
+    connections = unkey.connections
+    for module in (http_connection, remote):  # by then a middlebox may have dropped it
+        monkeypatch.setattr(module, "monotonic", lambda: time.monotonic() + 60)
+    assert client.get(stack_id).status_int == 200
+    assert unkey.connections == connections + 1
 
 
 @contextmanager
