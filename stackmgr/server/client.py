@@ -175,8 +175,6 @@ class Client:
         del inbox[:end]  # not before: the error that takes its place repeats its id
         self._receive_body(request, deadline)
         self._clients.end_wait(self)
-        if not self.is_open:
-            raise ClientLeft
         return request
 
     def _receive_body(self, request: ReceivedRequest, deadline: float) -> None:
@@ -198,6 +196,8 @@ class Client:
         request.body = decoder.content
         while not is_complete:
             self._worker.scheduler.pause(lane)  # chunks are decoded after the heads of others
+            if not self.is_open:
+                raise ClientLeft
             size = len(inbox)
             is_complete = decoder.feed(inbox)
             if not is_complete and len(inbox) == size:

@@ -15,17 +15,8 @@ from stackmgr.server.clients import Clients
 from stackmgr.server.worker import Worker
 from tests.server.app import RAISED, EndOfThread
 from tests.server.gunicorn_process import chunked, get, post
-from tests.server.memory_server import (
-    BUSY,
-    OK,
-    OPERATOR,
-    UNIX,
-    count_received_bytes,
-    occupy,
-    one_step_in_a_turn,
-    release,
-    start_of,
-)
+from tests.server.memory_server import BUSY, OK, OPERATOR, UNIX, occupy, one_step_in_a_turn, release, start_of
+from tests.server.memory_server import count_received_bytes as count_bytes
 from tests.support.memory import types_in_cycles
 
 CLIENT_BYTES = 6_000  # a silent client, and the test's own end of it
@@ -42,13 +33,16 @@ def test_a_deadline_spares_bytes_that_arrived(memory, sent):
     assert start_of(found) == OK
 
 
-@pytest.mark.parametrize("sent", [b"GET /", post("/echo", b"x" * 90)[:-50], chunked("/echo", end=b"ff\r\n")])
-def test_a_trickle_moves_no_deadline(memory, sent):
+@pytest.mark.parametrize(("sent", "seconds", "status"), [
+    (b"GET /", 10, BUSY), (post("/echo", b"x" * 90)[:-50], 10, BUSY), (chunked("/echo", end=b"ff\r\n"), 10, BUSY),
+    (get("/", "Connection: close"), 2, OK),
+])  # fmt: skip
+def test_a_trickle_moves_no_deadline(memory, sent, seconds, status):
     found = memory.connect(sent)
-    for _ in range(int(client.RECEIVE_SECONDS) + 1):
+    for _ in range(seconds + 1):
         memory.pass_time(1 - 1 / 64)
         found.send(b"x")
-    assert start_of(found) == BUSY
+    assert (start_of(found), found.is_closed) == (status, status == OK)
 
 
 def test_a_client_must_read_in_time(memory, monkeypatch):
@@ -76,6 +70,7 @@ def test_a_slow_reader_gets_all(memory):
         received += len(found.socket.recv(100_000))
     assert received > 1_000_000
     assert not found.is_closed  # only from now on it is idle
+    assert memory.managers._holding == {}
 
 
 def test_a_client_that_left_a_unix_socket_is_not_served(worker):
@@ -125,25 +120,39 @@ def test_what_clients_hold_is_counted(make, sent, is_busy):
     assert (worker.open, worker.managers._held) == (0, 0)
 
 
-@pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"])
-def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monkeypatch, end):
-    count_received_bytes(monkeypatch, 100)
+CHUNKS = b"1\r\nx\r\n" * 1000
+
+
+@pytest.mark.parametrize(("begun", "rest"), [(b"", CHUNKS), (b"", CHUNKS + b"0\r\n\r\n"), (b"0\r\nX:", b"y")])
+def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monkeypatch, begun, rest):
+    count_bytes(monkeypatch, 100)
     one_step_in_a_turn(monkeypatch)
-    found, other = worker.connected(chunked("/echo", b"x" * 90, end=b"")), worker.connected(b"G")
-    found.socket.send(b"1\r\nx\r\n" * 1000 + end)
-    worker.take_turns(2)
-    other.send(b"G" * 20)
-    assert (worker.nr, found.is_ended()) == (0, True)
+    found, other = worker.connected(chunked("/echo", b"x" * 90, end=begun)), worker.connected(b"G")
+    found.socket.send(rest)
+    worker.take_turns()
+    other.socket.send(b"G" * 20)
+    worker.settle()
+    assert (worker.nr, found.is_ended(), worker.log.lines) == (0, True, [])
     managers = worker.managers
     assert (len(managers.open), len(managers.closable), managers._held) == (1, 1, 21)
 
 
+def test_a_queued_client_makes_no_room(make):
+    occupy(worker := make(worker_connections=1))
+    found = worker.connected(post("/", b"xy")[:-1])
+    found.send(b"y")
+    worker.connected()
+    release(worker)
+    assert start_of(found) == OK
+
+
 def test_the_first_to_hold_bytes_make_room(worker, monkeypatch):
-    count_received_bytes(monkeypatch, 100)
-    _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 30)]
+    count_bytes(monkeypatch, 100)
+    _, *found = [worker.connected(part) for part in (b"", b"G" * 50, b"", b"G" * 20, b"G" * 9)]
+    found[0].send(b"G")
     operator = worker.connected(b"G" * 20, to=OPERATOR)
     operator.send(b"G")
-    assert (len(worker.managers.open), found[0].is_ended()) == (3, True)
+    assert (len(worker.managers.open), found[0].is_ended()) == (4, True)
     operator.send(b"G" * 200)
     assert (len(worker.managers.open), len(worker.operators.open)) == (2, 1)
 
