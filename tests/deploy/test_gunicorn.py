@@ -77,7 +77,7 @@ def test_unix_socket_is_for_its_group(database_url, tmp_path):
     admin_port, path = free_port(), tmp_path / "managers.sock"
     service = running_service(database_url, env=at(admin_port), args=["--bind", f"unix:{path}"])
     with service, socket.socket(socket.AF_UNIX) as connection:
-        assert path.stat().st_mode & 0o007 == 0
+        assert path.stat().st_mode & 0o777 == 0o770
         connection.settimeout(PATIENCE)
         connection.connect(str(path))
         request = f"GET /live HTTP/1.1\r\nHost: localhost:{admin_port}\r\nConnection: close\r\n\r\n"
@@ -85,11 +85,23 @@ def test_unix_socket_is_for_its_group(database_url, tmp_path):
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
 
 
-def run_settings(database_url: str, script: str) -> str:
-    head = "import gc, os, resource, runpy, signal, sys\nload = lambda: runpy.run_path(sys.argv[1])\n"
-    command = [sys.executable, "-c", head + script, str(SETTINGS)]
+HEAD = """
+import gc, json, os, resource, runpy, signal, sys
+def load():
+    os.environ.setdefault("STACKMGR.RELEASE", sys.argv[2])  # else each load takes another check
+    return runpy.run_path(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def run_settings(database_url):
     environ = os.environ | {"STACKMGR_DATABASE_URL": database_url}
-    return subprocess.check_output(command, text=True, env=environ)
+
+    def run(*command: str) -> str:
+        return subprocess.check_output([sys.executable, *command], text=True, env=environ)
+
+    checked = run("-m", "stackmgr.operate.check")
+    return lambda script: run("-c", HEAD + script, str(SETTINGS), checked)
 
 
 # What a script prints, and the script.
@@ -99,15 +111,14 @@ for own in {}, {"RES_OPTIONS": "rotate"}:
     os.environ.pop("RES_OPTIONS", None); os.environ.update(own); load(); print(os.environ["RES_OPTIONS"])"""),
     "heartbeats": ("/dev/shm\nNone", """
 print(load()['worker_tmp_dir']); os.access = lambda *_: False; print(load()['worker_tmp_dir'])"""),  # noqa: S108
-    "few files": ("240\n240\n191", """
-os.environ["STACKMGR_CONCURRENCY"] = "8"
-for most in resource.getrlimit(resource.RLIMIT_NOFILE)[1], 256, 200:
+    "few files": ("240\n240\n175", """
+for most in resource.getrlimit(resource.RLIMIT_NOFILE)[1], 300, 200:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
     accepted = load()["worker_connections"]
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - accepted)"""),
     "a listener's name is its address": ("None\nNone", """
 for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
-    os.environ["STACKMGR_ADMIN_BIND"] = f"{bind}:9108"
+    os.environ["STACKMGR.RELEASE"] = json.dumps(json.loads(sys.argv[2]) | {"admin_bind": f"{bind}:9108"})
     print(load()["_require_admin_port_of_its_own"]([(host, 9108)]))"""),
     "process 1 keeps gunicorn's handler": ("False\nTrue", """
 os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
@@ -124,11 +135,11 @@ print(modules.count("stackmgr.monitoring.logs") <= 2)"""),
 
 
 @pytest.mark.parametrize(("printed", "script"), SCRIPTS.values(), ids=SCRIPTS)
-def test_what_the_settings_set(database_url, printed, script):
-    assert run_settings(database_url, script) == f"{printed}\n"
+def test_what_the_settings_set(run_settings, printed, script):
+    assert run_settings(script) == f"{printed}\n"
 
 
-def test_an_idle_connection_outlives_that_of_nginx(database_url):
+def test_an_idle_connection_outlives_that_of_nginx(run_settings):
     upstream = (SETTINGS.parent / "nginx.conf").read_text().partition("upstream stackmgr {")[2]
     seconds = int(re.search(r"^ +keepalive_timeout (\d+)s;", upstream, re.MULTILINE)[1])
-    assert int(run_settings(database_url, "print(load()['keepalive'])")) > STOP_LINGER > seconds
+    assert int(run_settings("print(load()['keepalive'])")) > STOP_LINGER > seconds

@@ -209,18 +209,6 @@ def test_a_second_master_is_rejected_with_what_to_do(database_url):
         assert is_serving(service)
 
 
-def test_a_worker_that_hangs_at_its_boot_is_replaced(database_url, releases):
-    hang = releases.folder / "hang"
-    with releases.serve(database_url, IMPATIENT) as service:
-        hang.touch()
-        once = f"import time; os.path.exists({str(hang)!r}) and (os.unlink({str(hang)!r}), time.sleep(100))"
-        releases.append("old", "wsgi.py", IN_A_WORKER.format(once))
-        [worker] = workers(service)
-        worker.kill()
-        eventually(lambda: not hang.exists())
-        assert is_serving(service)
-
-
 def create(service: RunningService, key: str) -> int:
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4())}
     return send_request(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from unittest.mock import patch
 
@@ -57,7 +58,7 @@ def test_lines_are_written_in_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("blocks", [True, False])  # another process with the same pipe may set O_NONBLOCK
-def test_lines_that_do_not_fit_follow(ends, blocks):
+def test_lines_that_do_not_fit_follow(ends, monkeypatch, blocks):
     reading, writing = ends
     size = fill(writing)
     os.set_blocking(writing, blocks)
@@ -66,10 +67,20 @@ def test_lines_that_do_not_fit_follow(ends, blocks):
         lines.write(b"%d\n" % number)
     eventually(lambda: len(lines._pending) < 50)
     assert lines.dropped == 0
-    while size:
-        size -= len(os.read(reading, size))
-    for number in range(50, 100):  # while the thread has just begun
-        lines.write(b"%d\n" % number)
+    sleep = time.sleep
+
+    def drain(seconds):
+        nonlocal size
+        if size and threading.current_thread() is threading.main_thread():
+            size -= len(os.read(reading, size))
+            for number in range(50, 100) if not size else ():  # while the thread has just begun
+                lines.write(b"%d\n" % number)
+        sleep(seconds)
+
+    monkeypatch.setattr(line_writer, "_EXIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(time, "sleep", drain)
+    lines.flush()
+    assert (size, lines._pending_bytes) == (0, 0)
     expected = b"".join(b"%d\n" % number for number in range(100))
     received = b""
     while len(received) < len(expected):
@@ -94,6 +105,26 @@ def test_bound_is_of_waiting_lines(tmp_path):
     written = (tmp_path / "log").read_bytes()
     assert written.replace(line, b"") == b"2 dropped\n" + 2 * b"1 dropped\n"
     assert written.count(line) == 3 * MAX_PENDING_BYTES // len(line)
+
+
+def test_what_is_dropped_is_reported_once(ends, monkeypatch):
+    lines, failures, write_all = writer(ends[1]), [b"1 dropped\n"], LineWriter._write_all
+
+    def report(dropped):
+        lines.drop(2 * (dropped == 1 and not failures))  # meanwhile
+        return b"%d dropped\n" % dropped
+
+    monkeypatch.setattr(lines, "_report", report)
+
+    def failing(text):
+        return failures.clear() if text in failures else write_all(lines, text)
+
+    monkeypatch.setattr(lines, "_write_all", failing)
+    lines.drop()
+    for number in range(4):
+        lines.write(b"%d\n" % number)
+        lines.flush()
+    assert os.read(ends[0], 4096) == b"0\n1\n1 dropped\n2\n2 dropped\n3\n"
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def late(start_response):
 
 def change_of_mind(start_response):
     """Fail after an empty piece, when PEP 3333 still allows another status."""
-    start_response("200 OK", [])
+    start_response("200 OK", [("X-Early", "1")])
     yield b""
     try:
         raise ValueError("SECRET")  # noqa: TRY301 - passed to start_response

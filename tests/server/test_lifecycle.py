@@ -3,11 +3,14 @@
 import os
 import re
 import signal
+from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
 from gunicorn.config import Config
 
+from stackmgr.server import master
 from stackmgr.server.worker import UNSUPPORTED, Worker
 from tests.server.gunicorn_process import get
 from tests.support.server import listens
@@ -60,8 +63,8 @@ def test_a_worker_whose_loop_fails_is_replaced(start):
 
 def test_sigquit_ends_a_hanging_worker(start):
     server = start("timeout = graceful_timeout = 600")
-    with server.connect(get("/hang")):
-        server.wait_for_requests()
+    with server.connect(get("/sleep?600")), server.connect(get("/hang")):
+        server.wait_for_requests(2)
         server.process.send_signal(signal.SIGQUIT)
         assert server.process.wait(60) == 0
 
@@ -117,7 +120,7 @@ def test_a_master_that_cannot_fork_heeds_a_stop(start, sent):
 
 def test_a_waiting_worker_is_not_replaced(start):
     server = start("timeout = 3")  # a boot takes longer than 1 s on a busy machine
-    with server.connect(get("/sleep?8")) as one, server.connect(get("/sleep?8")) as two:
+    with server.connect(get("/sleep?5")) as one, server.connect(get("/sleep?5")) as two:
         assert [one.response().status, two.response().status] == [200, 200]
     assert server.boots == 1
 
@@ -137,7 +140,52 @@ def test_max_requests_loses_no_request(start):
     eventually(lambda: server.boots >= 3)
 
 
+@pytest.fixture
+def arbiter(monkeypatch):
+    """gunicorn's, whose clock is `now`; a worker that it forks has the last heartbeat `heartbeat`, or that error."""
+
+    def fork():
+        pid = len(arbiter.WORKERS) + 1
+        arbiter.WORKERS[pid] = Mock(age=pid, **{"tmp.last_update.side_effect": [arbiter.heartbeat] * 100})
+        return pid
+
+    arbiter = Mock(WORKERS={}, num_workers=1, now=100.0, spawn_worker=fork)
+    arbiter.cfg.worker_class_str = master.WORKER
+    monkeypatch.setattr(master, "time", SimpleNamespace(monotonic=lambda: arbiter.now))
+    monkeypatch.setenv("NOTIFY_SOCKET", "socket")
+    monkeypatch.setattr(master.systemd, "sd_notify", arbiter.notify)
+    return arbiter
+
+
+def test_one_worker_that_serves_notifies_systemd_once(arbiter):
+    master.Master(arbiter)
+    for arbiter.heartbeat, notified in ((1e9, 0), (ValueError, 0), (OSError, 0), (1.0, 1), (1.0, 1)):
+        arbiter.spawn_worker()
+        arbiter.manage_workers()
+        assert arbiter.notify.call_count == notified
+
+
+def test_a_worker_that_hangs_at_its_boot_is_ended_but_after_a_pause_of_the_master(arbiter):
+    master.Master(arbiter)
+    for arbiter.heartbeat in (1e9, 1.0):
+        arbiter.spawn_worker()
+    for seconds in (master.BOOT_SECONDS, 1.0, master.STILL_SECONDS):
+        arbiter.now += seconds
+        assert arbiter.kill_worker.mock_calls == []
+        arbiter.murder_workers()
+        arbiter.manage_workers()
+    assert arbiter.kill_worker.mock_calls == [call(1, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("name", ["manage_workers", "WORKERS", "cfg", "kill_worker", "handle_usr2"])
+def test_another_gunicorn_is_rejected(arbiter, name):
+    delattr(arbiter, name)
+    with pytest.raises(RuntimeError, match=rf"is not supported: no Arbiter\.{name}$"):
+        master.Master(arbiter)
+
+
 NAMES = [name for names in UNSUPPORTED.values() for name in names]
+PARSED = "obsolete_folding", "unconventional_http_method", "unconventional_http_version"
 
 
 @pytest.mark.parametrize("settings", [
@@ -145,7 +193,7 @@ NAMES = [name for names in UNSUPPORTED.values() for name in names]
     {"proxy_protocol": "auto"}, {"accesslog": "-"}, {"statsd_host": "a:1"}, {"header_map": "refuse"},
     {"user": os.geteuid() + 1, "group": os.getegid() + 1}, {"casefold_http_method": True, "header_map": "refuse"},
     *({name: lambda _, __: None} for name in ("pre_request", "post_request")),
-    *({name: True} for name in NAMES if re.match("permit|strip|preload", name)),
+    *({name: True} for name in ("strip_header_spaces", "preload_app", *(f"permit_{each}" for each in PARSED))),
 ])  # fmt: skip
 def test_unsupported_settings_stop_the_start(settings):
     config = Config()

@@ -4,7 +4,6 @@ import hashlib
 import io
 import random
 import time
-from contextlib import ExitStack
 from email.utils import parsedate_to_datetime
 from unittest.mock import MagicMock, Mock
 
@@ -25,6 +24,7 @@ def pieces_of(data, size):
     (head("GET / HTTP/1.9"), 11, "keep-alive"), (head("GET / HTTP/1.1", "Connection: Close"), 11, "close"),
     (head("GET / HTTP/1.1", "Connection: te, close"), 11, "close"), (head("CONNECT a:1 HTTP/1.1"), 11, "close"),
     (b"GET / HTTP/1.0\r\n\r\n", 10, "close"), (head("GET / HTTP/1.0", "Connection: Keep-Alive"), 10, "keep-alive"),
+    (chunked("/echo").replace(b"Host", b"Connection: close\r\nHost"), 11, "close"),
 ])  # fmt: skip
 def test_version_and_connection_of_a_response(memory, request_, version, connection):
     client = memory.connect(request_)
@@ -157,20 +157,14 @@ def test_memory_of_a_connection_is_bounded(memory, name):
     assert len(client.read_all()) < 1_000
 
 
-@pytest.fixture
-def responding():
-    with ExitStack() as cleanup:
+def responding(headers, pieces):
+    def app(_, start_response):
+        write = start_response("200 OK", list(headers))
+        for piece in pieces[:-1]:
+            write(piece)
+        return pieces[-1:]
 
-        def make(*, headers=(), pieces=()):
-            def app(_, start_response):
-                write = start_response("200 OK", list(headers))
-                for piece in pieces[:-1]:
-                    write(piece)
-                return pieces[-1:]
-
-            return cleanup.enter_context(MemoryServer(app))
-
-        yield make
+    return app
 
 
 @pytest.mark.parametrize(("headers", "pieces", "length", "body", "connection"), [
@@ -180,8 +174,9 @@ def responding():
     ([(name, "x") for name in ("Connection", "Keep-Alive", "Transfer-Encoding", "Date", "Server")], (b"a",), "1", b"a",
      "keep-alive"),
 ])  # fmt: skip
-def test_a_response_has_the_length_of_its_body(responding, headers, pieces, length, body, connection):
-    began, client = int(time.time()), responding(headers=headers, pieces=pieces).connect(get("/"))
+def test_a_response_has_the_length_of_its_body(memory, headers, pieces, length, body, connection):
+    memory.wsgi = responding(headers, pieces)
+    began, client = int(time.time()), memory.connect(get("/"))
     head, _, found = client.read_all().partition(b"\r\n\r\n")
     fields = dict(line.split(": ") for line in head.decode().split("\r\n")[1:])
     assert (fields.pop("Content-Length"), found, fields.pop("Connection")) == (length, body, connection)
@@ -190,17 +185,17 @@ def test_a_response_has_the_length_of_its_body(responding, headers, pieces, leng
     assert client.is_ended() == (connection == "close")
 
 
-def test_head_has_the_length_and_no_body(responding):
+def test_head_has_the_length_and_no_body(memory):
     for pieces in ((b"abc",), ()):  # an application may announce what it does not make
-        server = responding(headers=(("Content-Length", "3"),), pieces=pieces)
-        client = server.connect(head("HEAD / HTTP/1.1") + get("/"))
+        memory.wsgi = responding([("Content-Length", "3")], pieces)
+        client = memory.connect(head("HEAD / HTTP/1.1") + get("/"))
         assert client.response("HEAD").headers["content-length"] == "3"
         assert client.response().body == b"".join(pieces)
 
 
 def test_an_application_may_change_its_mind(memory):
     response = memory.request(get("/change-of-mind"))
-    assert (response.status, response.body) == (404, b"none")
+    assert (response.status, response.headers["X-Early"], response.body) == (404, None, b"none")
     content = io.BytesIO(b"x")
     memory.wsgi = lambda _, start_response: start_response("200 OK", []) and content
     assert memory.request(get("/")).body == b"x"

@@ -218,6 +218,16 @@ def test_some_of_too_many_keys_are_known(monkeypatch):
     assert 25 <= len(requests._known) <= 50
 
 
+def test_several_make_room_for_a_large_one(monkeypatch):
+    monkeypatch.setattr(queue, "LIMIT_BYTES", 300)
+    requests, rejected = RequestQueue(4), []
+    for size in (*[29] * 10, 60):
+        place = Place(requests.accept)
+        place.size = size
+        rejected += requests.add(place, "", size, 0.0, writes=size == 60)
+    assert rejected == [29, 29]
+
+
 def test_any_unknown_key_may_be_rejected(monkeypatch):
     monkeypatch.setattr(queue, "LIMIT", 50)
     requests = RequestQueue(4)

@@ -197,12 +197,13 @@ def test_an_unwatchable_descriptor_is_an_error(running, pair):
         running.do(lambda: wait_for(1_000_000, READABLE, PATIENCE))
     other.send(b"x")
     assert running.do(partial(readable, one)) is True
+    assert running.scheduler._epoll.poll(0) == []  # though nobody has read
 
 
 def test_a_late_future_is_a_timeout(running):
     future: Future[int] = Future()
-    with pytest.raises(TimeoutError):
-        running.do(lambda: threads.result(future, 0.02))
+    for seconds in (0.02, 0.0):
+        running.do(partial(pytest.raises, TimeoutError, threads.result, future, seconds))
     future.set_result(1)
     assert running.do(lambda: threads.result(future, 0.02)) == 1
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from stackmgr import paths, startup
+from stackmgr import paths, start_check, startup
 from stackmgr.settings import SettingsError
 
 URL = "postgresql://stackmgr:hunter2@localhost/stackmgr"
@@ -65,8 +65,12 @@ def test_waits_end_before_nginx_does():
 
 def test_metrics_need_a_listener_and_a_package(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("sys.executable", "/my env/python")
+    named = "extra == 'metrics'", 'extra == "dev"', "python_version > '3'", 'extra == "metrics"'
+    required = [f"{each}[a] >={each}; {mark}" for each, mark in enumerate(named)]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
     needs, is_set = problems(STACKMGR_METRICS_DIR="/metrics")
-    assert needs.startswith("STACKMGR_METRICS_DIR needs packages: ")
+    assert needs.endswith(" needs packages: '/my env/python' -m pip install '0[a] >=0' '3[a] >=3'")
     assert is_set.startswith("STACKMGR_METRICS_DIR is set without STACKMGR_ADMIN_BIND, the listener")
 
 
@@ -107,10 +111,17 @@ def test_metrics_observe_the_waits_for_a_connection(monkeypatch):
     metrics, database = Mock(), Mock()
     monkeypatch.setattr(startup, "of_worker", lambda _: metrics)
     monkeypatch.setattr(startup, "Database", lambda *_, **__: database)
-    monkeypatch.setattr(startup, "atexit", Mock())
+    monkeypatch.setattr(startup, "atexit", atexit := Mock())
     given = {"DATABASE_URL": URL, "METRICS_DIR": "/metrics", "ADMIN_BIND": "localhost:9108"}
     startup.build({f"STACKMGR_{name}": text for name, text in given.items()})
     database.on_wait.assert_called_once_with(metrics.connection_waits.observe)
+    atexit.register.assert_called_once_with(database.close)
+
+
+def test_without_a_check_nothing_starts(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(SystemExit, match="1"):
+        start_check.checked_start()
 
 
 def test_another_whitelist_is_read(tmp_path):
