@@ -46,7 +46,6 @@ def _respond(req: falcon.Request, resp: falcon.Response, error: ServiceError) ->
     resp.status = falcon.code_to_http_status(error.status)
     for name, value in error.headers.items():
         resp.set_header(name, value)
-    resp.content_type = falcon.MEDIA_JSON
     resp.data = errors.error_object(error.code, error.message, request_id)
 
 
