@@ -64,8 +64,8 @@ def description(ex: BaseException) -> dict[str, list[str]]:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = dict(getattr(record, "fields", {}))
-    for name in {"method", "request_id"} & fields.keys():
-        fields[name] = fields[name] and fields[name][:CLIENT_CHARACTERS]
+    if fields.get("request_id"):
+        fields["request_id"] = fields["request_id"][:CLIENT_CHARACTERS]
     if record.exc_info and record.exc_info[1] is not None:
         fields |= description(record.exc_info[1])
     return fields
