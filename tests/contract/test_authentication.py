@@ -7,6 +7,7 @@ import pytest
 from psycopg import sql
 
 from stackmgr.access import api_keys
+from stackmgr.http.requests import parse_credential
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.tables import each_case
@@ -31,6 +32,7 @@ def end(admin):
 def test_the_scheme_in_any_case_with_spaces(client, credentials):
     header = {"Authorization": credentials.replace("KEY", client.key)}
     assert client.request("GET", STACKS, headers=header).status_int == 200
+    assert parse_credential(credentials.replace("KEY", "aZ09-._~+/==")) == "aZ09-._~+/=="
 
 
 @each_case("credentials", {

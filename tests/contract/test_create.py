@@ -19,10 +19,6 @@ NAMES = {
 }
 
 
-def test_a_name_is_returned_in_utf_8_without_escapes(client):
-    assert "Caf\u00e9".encode() in client.create(configuration(name="Caf\u00e9")).body
-
-
 def test_a_managers_first_create_takes_four_statements(client):
     client.create(configuration())
     assert client.statements == ["api_key_verify", "manager_find", "manager_insert", "stack_create"]
@@ -33,7 +29,7 @@ def test_a_managers_first_create_takes_four_statements(client):
 def test_a_name_is_returned_unchanged(client, name, escaped):
     created = client.create(field_text("name", json.dumps(name, ensure_ascii=escaped)))
     assert created.status_int == 201
-    assert created.json["name"] == name
+    assert f'"name":{json.dumps(name, ensure_ascii=False)},'.encode() in created.body  # the fewest escapes
     assert client.get(created.json["id"]).json["name"] == name
     assert client.update(created.json["id"], {"name": name + "."}).json["name"] == name + "."
 

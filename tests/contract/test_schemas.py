@@ -43,8 +43,8 @@ def test_an_object_of_a_schema_has_no_other_members(name):
 
 def test_the_limits_are_those_of_the_code():
     assert PARTS["weight_bps"]["maximum"] == TOTAL_BPS == 10000
-    assert PARTS["allocation_request"]["maxItems"] == TOKEN_COUNT == 30
-    assert PARTS["allocation_response"]["maxItems"] == TOKEN_COUNT
+    for name in ("allocation_request", "allocation_response"):
+        assert (PARTS[name]["minItems"], PARTS[name]["maxItems"]) == (1, TOKEN_COUNT) == (1, 30)
     assert re.findall(r"items > (\d+)", MIGRATIONS) == [str(TOKEN_COUNT)]
     assert re.findall(r"total = (\d+);", MIGRATIONS) == [str(TOTAL_BPS)]
     assert read_schema("stack_page.json")["properties"]["items"]["maxItems"] == MAX_PAGE_SIZE

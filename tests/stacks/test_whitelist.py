@@ -51,7 +51,8 @@ def test_the_shipped_tokens_in_both_spellings():
 
 def test_a_whitelist_in_lowercase_is_the_same(tmp_path):
     path = tmp_path / "tokens.json"
-    path.write_text(json.dumps(SHIPPED).replace("0x", "0X").lower().replace('"name"', '"note"'))
+    text = json.dumps(SHIPPED).replace("0x", "0X").lower().replace('"name"', '"note"')
+    path.write_text(text, encoding="utf-8-sig")  # as some editors do
     loaded = whitelist.load(path)
     assert loaded.spellings == whitelist.load(paths.DEFAULT_WHITELIST).spellings
     assert {token.name for token in loaded.tokens.values()} == {""}

@@ -59,7 +59,7 @@ NOT_JSON: dict[str, bytes] = {
     "an unknown escape": _name(r'"\x41"'), "an unclosed string": _name('"Growth'),
     "NaN as name": _name("NaN"),
     **{
-        f"weight {text[:9]}": field_text("allocation", two_weights("10000", text))
+        f"as weight: {text[:9]}": field_text("allocation", two_weights("10000", text))
         for text in (
             *("NaN", "Infinity", "-Infinity", "05000", "0x1388", "5000.", "\u0665\u0660", "9" * 5000),
             "-" + "9" * 5000,
@@ -177,7 +177,7 @@ REASONS: dict[str, str] = {
     "null item": "allocation_item_null", "array as item": "allocation_item_type",
     "no weight": "allocation_item_missing_field", "symbol in an item": "allocation_item_unknown_field",
     "null address": "token_address_null", "number as address": "token_address_type",
-    "39 digits": "token_address_form", "wrong checksum": "token_checksum",
+    "39 digits": "token_address_form", "41 digits": "token_address_form", "wrong checksum": "token_checksum",
     "settlement asset in lowercase": "token_not_whitelisted",
     "address twice, in two spellings": "token_repeated", "weight null": "weight_bps_null",
     "weight 1.0": "weight_bps_type", "weight true": "weight_bps_type", 'weight "1"': "weight_bps_type",

@@ -1,12 +1,12 @@
 """Settings from the environment: accepted values, and one message with every problem, without secrets."""
 
-import json
 from unittest.mock import Mock
 
 import pytest
 
 from stackmgr import paths, start_check, startup
 from stackmgr.settings import SettingsError
+from stackmgr.stacks import whitelist
 
 URL = "postgresql://stackmgr:hunter2@localhost/stackmgr"
 NUMBERS = ("STACKMGR_CONCURRENCY", "STACKMGR_DATABASE_CONNECTIONS", "STACKMGR_DATABASE_TIMEOUT")
@@ -92,6 +92,7 @@ BUILT = [
     ("DATABASE_URL", f"{URL}2", "url", f"{URL}2"), ("DATABASE_CONNECTIONS", "1000", "pool_size", 1000),
     ("DATABASE_TIMEOUT", "0001", "deadline", 1), ("SQL_VARIANT", "citus", "variant", "citus"),
     ("LOG_FORMAT", "text", "observers", ["text"]), ("LOG_LEVEL", "debug", "observers", ["json"]),
+    ("TOKENS", "/of/tokens", "spellings", "those of /of/tokens"),
     *(("LOG_LEVEL", level, "observers", []) for level in ("warning", "error")),
 ]  # fmt: skip
 
@@ -99,6 +100,7 @@ BUILT = [
 @pytest.mark.parametrize(("name", "text", "part", "value"), BUILT)
 def test_a_setting_has_its_effect(monkeypatch, name, text, part, value):
     made = {}
+    monkeypatch.setattr(whitelist, "load", lambda path: Mock(spellings=f"those of {path}"))
     monkeypatch.setattr(startup, "Database", lambda url, **parts: made.update(parts, url=str(url)))
     monkeypatch.setattr(startup, "create_app", lambda **parts: made.update(parts))
     monkeypatch.setattr(startup.logs, "request_writer", lambda style: style)
@@ -122,16 +124,6 @@ def test_without_a_check_nothing_starts(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(SystemExit, match="1"):
         start_check.checked_start()
-
-
-def test_another_whitelist_is_read(tmp_path):
-    path = tmp_path / "tokens.json"
-    document = json.loads(paths.DEFAULT_WHITELIST.read_bytes())
-    document["tokens"][0]["address"] = "0x" + "ab" * 20
-    path.write_text(json.dumps(document))
-    chosen = startup.prepare({"STACKMGR_DATABASE_URL": URL, "STACKMGR_TOKENS": str(path)})
-    assert chosen.settings.tokens == path
-    assert "0x" + "ab" * 20 in chosen.spellings
 
 
 @pytest.mark.parametrize("verifier", ["database", "unkey"])
