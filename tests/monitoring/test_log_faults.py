@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
@@ -37,28 +36,17 @@ def small_pipe() -> Iterator[tuple[IO[str], int]]:
             os.close(write_end)
 
 
-def read_some_and_close(lines: IO[str]) -> None:
-    with lines:
-        lines.read(2000)
-
-
 @pytest.fixture(params=["closed", "full disk", "reader gone", "reader stalled"])
 def service(request, database_url) -> Iterator[RunningService]:
     env = {"WEB_CONCURRENCY": "2"}
-    if request.param == "closed":
-        shell = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *server.GUNICORN_COMMAND]
+    if target := {"closed": "2>&-", "full disk": "2>/dev/full"}.get(request.param):
+        shell = ["/bin/sh", "-c", f'exec "$@" {target}', "sh", *server.GUNICORN_COMMAND]
         with server.running(shell, env=env | {"STACKMGR_DATABASE_URL": database_url}) as service:
-            yield service
-    elif request.param == "full disk":
-        with (
-            Path("/dev/full").open("wb") as full,
-            running_service(database_url, env=env, stderr=full) as service,
-        ):
             yield service
     else:
         with small_pipe() as (lines, write_end):
             if request.param == "reader gone":
-                threading.Thread(target=read_some_and_close, args=[lines], daemon=True).start()
+                threading.Thread(target=lambda: (lines.read(2000), lines.close()), daemon=True).start()
             with running_service(database_url, env=env, stderr=write_end) as service:
                 yield service
 

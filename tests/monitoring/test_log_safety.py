@@ -5,6 +5,7 @@ import logging
 import random
 import re
 import select
+import sys
 import time
 from types import SimpleNamespace
 from uuid import uuid4
@@ -19,6 +20,7 @@ from stackmgr.monitoring import logs
 from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
+from tests.support.processes import completed
 
 CANARY = "c4n4ry"
 REQUEST_ID = "caf\xe9 \x85 \"{'\\n"
@@ -62,8 +64,8 @@ def test_error_is_logged_by_kind_and_place(logged, log, error, status, cause):
     response = logged(FixedVerifier(error)).request("GET", STACKS, headers={"X-Request-Id": "r1"})
     assert response.status_int == status
     (line,) = (json.loads(line) for line in log.lines())
-    shown = [line[name] for name in ("level", "request_id", "method", "causes")]
-    assert shown == ["error", "r1", "GET", [cause, "LookupError"]]
+    shown = [line[name] for name in ("level", "logger", "request_id", "method", "causes")]
+    assert shown == ["error", "stackmgr", "r1", "GET", [cause, "LookupError"]]
     assert line["trace"][-1].endswith("verify")
     assert CANARY not in log.text()
 
@@ -115,7 +117,7 @@ LONG_KEY = random.Random(1).randbytes(1500).hex()  # noqa: S311 - what cannot be
 QUERIES = {
     "limit=%f": "percent_encoding", "limit=%ff": "percent_encoding", "offset=1": "parameter_unknown",
     "limit=1&limit=1": "parameter_repeated", "limit=%2B1": "limit_form", "cursor=": "cursor_form",
-    f"cursor=1{'_' * 32}": "cursor_time",
+    f"cursor=1{'_' * 32}": "cursor_time", "limit": "limit_form", "limit=5=5": "limit_form",
 }  # fmt: skip
 REASONS = [
     *((reason, {"path": f"{STACKS}?{query}"}) for query, reason in QUERIES.items()),
@@ -180,8 +182,10 @@ def assert_one_line(text):
 def test_request_is_one_line_of_ascii(style, capfd):
     fields = {"request_id": REQUEST_ID, "method": "GET\n", "route": None, "status": 200, "duration_ms": 0.6}
     logs.request_writer(style)(fields | {"reason": None, "at": "/docs\n"})
+    logs.StderrHandler().emit(logging.makeLogRecord({"msg": "another"}))
     logs._stderr.flush()
-    written = capfd.readouterr().err
+    written, another = capfd.readouterr().err.splitlines(keepends=True)
+    assert (another[0] == "{") is (style == "json")
     assert_one_line(written)
     assert re.search(r"\b20\d\d(-\d\d){2}T[\d:.]{12}\+00:00", written)
     assert written.endswith("\n")
@@ -198,6 +202,9 @@ def test_a_message_cannot_begin_a_line_of_its_own(formatter):
     found = formatter.format(logging.makeLogRecord(message))
     assert_one_line(found)
     assert "1970-01-01T00:00:00.007+00:00" in found
+    assert "1970-01-01T00:00:01.998+00:00" in formatter.format(logging.makeLogRecord({"created": 1.9985}))
+    raised = formatter.format(logging.makeLogRecord({"exc_info": (KeyError, KeyError(CANARY), None)}))
+    assert ("KeyError" in raised, CANARY in raised) == (True, False)
     text = f" request_id={REQUEST_ID!a} method=None"
     assert found.endswith(text if formatter.kind == "text" else json.dumps(fields)[1:])
     dropped = logs.dropped_lines()
@@ -216,3 +223,19 @@ def test_limited_message_passes_now_and_then(by_arguments, monkeypatch):
     later = logs.RateLimitFilter(by_arguments=by_arguments, seconds=0.0)
     assert all(later.filter(logging.makeLogRecord({"msg": str(number)})) for number in range(9))
     assert len(later._next) <= 3
+
+
+LEVELS = """
+import logging.config, sys
+from stackmgr.monitoring import logs
+loggers = [logging.getLogger(name) for name in sys.argv[2:]]
+logging.config.dictConfig(logs.configuration(sys.argv[1], "text"))
+[logger.log(level, logger.name) for logger in loggers for level in (10, 20, 30, 40)]
+"""
+
+
+@pytest.mark.parametrize(("lowest", "lines"), [("debug", [4, 4, 2]), ("error", [1, 1, 2])])
+def test_each_logger_has_its_level_and_one_line(lowest, lines):
+    names = "stackmgr.pool", "gunicorn.error", "of.a.library"
+    said = completed([sys.executable, "-c", LEVELS, lowest, *names]).stderr
+    assert [said.count(f" {name}\n") for name in names] == lines

@@ -124,9 +124,10 @@ def test_every_series_fits_the_first_pages(folder):
         assert mmap.PAGESIZE < used < 65_536
 
 
-@pytest.mark.parametrize(
-    "content", [b"[[]]garbage", b"", b"\xff" * 100, b"\x20\0\0\0\0\0\0\0\x04\0\0\0[{}]" + bytes(30)]
-)
+@pytest.mark.parametrize("content", [
+    b"[[]]garbage", b"", b"\xff" * 100,
+    *(b"\x20" + bytes(7) + bytes([length]) + b"\0\0\0[{}]" + bytes(30) for length in (4, 40)),
+])  # fmt: skip
 def test_unreadable_file_is_made_anew(folder, content):
     os.close(Metrics(folder)._lock)
     for number in (0, 7):  # of which the new worker gets the first
