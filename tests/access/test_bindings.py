@@ -48,7 +48,8 @@ def test_rebinding_keeps_the_stacks(bound, client_as, command, admin, place):
     assert after.page().status_int == 500
     [saved] = command("managers", "show", "--json", old[1]).json
     to = (("--to-identity-id", "--to-external-id")[place], new[place])
-    assert rebind(command, saved["manager_id"], old[1], old[0], *to).status == 0
+    rebound = rebind(command, saved["manager_id"], old[1], old[0], *to, "--json").json
+    assert rebound == [{"manager_id": saved["manager_id"], "identity_id": new[0], "external_id": new[1]}]
     assert after.page().json == before
     assert client.page().status_int == 500
     recorded = b"""
@@ -74,7 +75,8 @@ def test_rebinding_needs_the_saved_binding(bound, client_as, command, contents):
         rejected = rebind(command, external_id, external_id, confirmed, *arguments)
         assert (rejected.status, rejected.out) == (status, "")
         assert message in rejected.err
-    rejected = rebind(command, external_id, other_external, identity_id, "--to-identity-id", "id_new")
-    assert "the saved binding is another one" in rejected.err
+    for manager, message in {external_id: "saved binding is another", str(uuid4()): "no manager has"}.items():
+        rejected = rebind(command, manager, other_external, identity_id, "--to-identity-id", "id_new")
+        assert message in rejected.err
     assert "MANAGER_ID or --identity-id is required" in command("managers", "show").err
     assert contents() == before

@@ -39,7 +39,7 @@ def test_successor_inherits_all_but_the_secret(issue, holder, operator, database
     assert holder(old.key).page().status_int == 401
     assert holder(new.key).page().status_int == 200
     assert (record.label, record.expires_at, record.quota) == ("robot", expires_at, "5/60")
-    assert record.external_id == predecessor.external_id
+    assert (record.external_id, record.last_four) == (predecessor.external_id, new.key[-4:])
     assert predecessor.successor_id == new.key_id
     for said in (expires_at - timedelta(hours=1), expires_at + timedelta(hours=1)):
         new = keys.rotate(operator.session(), new.key_id, expires_at=said)
@@ -203,8 +203,8 @@ def test_key_is_issued_by_the_manager_id(command, client):
     assert issued_json["key_id"] in [record["key_id"] for record in listed]
 
 
-def test_an_error_is_reported_in_one_line(command, issued_json):
-    key_id, unknown = issued_json["key_id"], str(uuid4())
+def test_an_error_is_reported_in_one_line(command, issued_json, issue):
+    key_id, unknown, expired = issued_json["key_id"], str(uuid4()), issue(expires_at=datetime.now(UTC)).key_id
     successor = command("keys", "rotate", key_id, "--json").json["key_id"]
     assert command("keys", "revoke", successor, "--json").json.keys() == {"key_id", "revoked_at"}
     for arguments, message in {
@@ -212,6 +212,7 @@ def test_an_error_is_reported_in_one_line(command, issued_json):
         ("rotate", unknown): f"no key has the id {unknown}: see 'stackmgr keys list'",
         ("rotate", key_id): f"key {key_id} was rotated before: rotate its successor {successor}",
         ("rotate", successor): f"key {successor} is revoked: issue another with 'stackmgr keys issue'",
+        ("rotate", expired): f"key {expired} is expired: issue another with 'stackmgr keys issue'",
     }.items():
         result = command("keys", *arguments)
         assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")

@@ -1,5 +1,6 @@
 """`stackmgr verify-key`: the verifier's outcome, the status it means, and no row written."""
 
+import sys
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -73,6 +74,7 @@ def test_verify_key_names_the_rejected_key(command, holder, admin):
         assert [result.json[name] for name in ("status", "code", "reason")] == expected
         assert result.json["key_id"] == key["key_id"]
     assert 50 <= limited.json["retry_after"] <= 60
+    assert command("verify-key", stdin=key["key"]).out.startswith("not accepted\nverifier\tdatabase\n")
 
 
 @pytest.mark.parametrize(("behaviour", "status", "reason"), [
@@ -118,8 +120,11 @@ def test_a_conflicting_binding_is_reported(client, command, with_unkey, contents
 
 
 def test_malformed_key_needs_no_verifier(command, with_unkey):
-    malformed = command("verify-key", "--json", stdin="two words\n")
-    assert (malformed.json["status"], malformed.json["reason"]) == (401, "authorization_header")
+    form = "authorization_header"
+    for text, reason in {"two words\n": form, "\xff\xfek\0": form, "k" * 70_000: "key_too_long"}.items():
+        malformed = command("verify-key", "--json", stdin=text)
+        assert (malformed.json["status"], malformed.json["reason"]) == (401, reason)
+    assert sys.stdin.buffer.tell() == 65_536  # however much follows
     missing = command("verify-key", stdin="\n")
     assert missing.status == 1
     assert missing.err == "stackmgr: standard input has no key: stackmgr verify-key < FILE\n"

@@ -1,14 +1,12 @@
 """Arguments that `stackmgr` rejects before it uses the database, and the messages."""
 
 import re
-import sys
 
 import pytest
 
-from stackmgr import cli
+from stackmgr import __version__, cli
 from stackmgr.settings import OPTIONS
 from tests.support.command_line import subcommands
-from tests.support.processes import completed
 
 EXTERNAL_ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 ISSUE = ("keys", "issue", "--external-id", EXTERNAL_ID)
@@ -102,18 +100,8 @@ def test_help_is_complete(command, words):
 
 
 def test_help_states_every_variable(command):
+    assert command("--version").out == f"stackmgr {__version__}\n"
     shown = command("--help").out
     for option in OPTIONS.values():
         assert re.search(rf"{option.variable} .*\[{re.escape(option.default_text)}\]", shown)
         assert not option.is_secret or f"{option.variable}_FILE" in shown
-
-
-TIMED = """
-import signal, stackmgr.operate.operator
-with stackmgr.operate.operator.time_limit(3600): print(signal.getitimer(signal.ITIMER_REAL) > (3000, 0))
-print(signal.getitimer(signal.ITIMER_REAL))
-"""
-
-
-def test_a_limit_of_time_ends_with_its_body():
-    assert completed([sys.executable, "-c", TIMED]).stdout == "True\n(0.0, 0.0)\n"

@@ -259,7 +259,7 @@ def test_what_cannot_be_printed_has_not_happened(run, database_url, target, form
         shell = ("/bin/sh", "-c", f'sleep 0.2; "$@" {target}', "sh", COMMAND)
         ended = process("keys", *arguments, *form, url=database_url, command=shell)
         message = r"the new key could not be printed .*: nothing was changed|standard output is closed"
-        assert re.search(message, ended.err)
+        assert re.fullmatch(f"stackmgr: ({message})\n", ended.err)
         assert run("keys", "list", "--json", *given, url=database_url).json == before
     assert run("keys", *rotate, url=database_url).status == 0
 

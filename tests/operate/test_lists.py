@@ -71,6 +71,7 @@ def test_long_table_is_printed_in_blocks(is_terminal, capsys, monkeypatch):
 
     print_table(rows())
     text = "".join(printed)
+    assert text.splitlines()[1] == ("1    x" if is_terminal else "1\tx")
     assert text.startswith("0")
     assert len(text.splitlines()) == 3000
 
@@ -103,6 +104,9 @@ STATE = b"SELECT current_user, current_setting('role') AS role, current_setting(
 
 
 def test_a_time_limit_ends_the_body_and_leaves_no_alarm():
+    with time_limit(3600):
+        assert signal.getitimer(signal.ITIMER_REAL) > (3000, 0)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     with (
         pytest.raises(CommandError, match=r"^the database did not respond within 0\.1 s: see"),
         time_limit(0.1),
@@ -135,7 +139,6 @@ def test_list_prints_every_token(command):
     head, *rows = [line.split("\t") for line in ran.out.splitlines()]
     assert head == ["SYMBOL", "NAME", "ADDRESS"]
     assert rows == [[token["symbol"], token["name"], token["address"]] for token in TOKENS]
-    assert "settlement asset USDG is not one of them" in ran.err
     assert command("tokens", "list", "--json").json == TOKENS
 
 
@@ -144,9 +147,13 @@ def test_list_validates_its_file(command, tmp_path, monkeypatch, is_named):
     path = tmp_path / "tokens.json"
     given = [path] if is_named else []
     monkeypatch.setenv("STACKMGR_TOKENS", "/nowhere" if is_named else str(path))
-    path.write_text(saved.whitelist_without("AMD").replace("Newcomer", "New\\u001bcomer"))
-    names = {each["symbol"]: each["name"] for each in command("tokens", "list", *given, "--json").json}
-    assert (len(names), names["NEW"]) == (30, r"New\x1bcomer")
+    text = saved.whitelist_without("AMD").replace("comer", "\\u001bcomer").replace("USDG", "US\\u009bDG")
+    path.write_text(text)
+    as_json, as_text = (command("tokens", "list", *given, *form) for form in (["--json"], []))
+    names = {each["symbol"]: each["name"] for each in as_json.json}
+    assert (len(names), names["NEW"], [*names]) == (30, r"New\x1bcomer", sorted(names))
+    note = rf"30 tokens of chain 4663 in {path}. The settlement asset US\x9bDG is not one of them."
+    assert (as_json.err, as_text.err) == ("", f"{note}\n")
     path.write_text(saved.whitelist_without("AMD").replace("4663,", "1,"))
     ran = command("tokens", "list", *given)
     problem = f"stackmgr: whitelist {path}: chain_id must be the integer 4663\n"

@@ -31,7 +31,7 @@ def runner(
 
     def run(*arguments: object, stdin: str = "", terminal: bool = False) -> Outcome:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-        monkeypatch.setattr(sys, "argv", ["stackmgr", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["__main__.py", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
         capsys.readouterr()
         status: Any = 0
