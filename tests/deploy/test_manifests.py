@@ -153,6 +153,9 @@ def test_a_manifest_has_what_it_needs_and_no_more(name):
 
 def test_an_image_has_the_user_and_the_times_of_the_manifests():
     lines = (f"USER {USER}:{USER}", "EXPOSE 8000", "STOPSIGNAL SIGTERM", "WORKDIR /")
+    lines += (
+        "ENV PATH=/opt/stackmgr/bin:$PATH PYTHONDONTWRITEBYTECODE=1 STACKMGR_ADMIN_BIND=127.0.0.1:9108",
+    )
     assert {*lines} <= {*CONTAINERFILE.splitlines()}
     assert f"\nHEALTHCHECK --interval=10s --timeout=5s --start-period={START_SECONDS}s " in CONTAINERFILE
 
@@ -216,7 +219,8 @@ def test_systemd_accepts_the_units_and_finds_nothing_open_but_what_the_service_n
 
 
 def test_a_backup_is_full_each_seventh_day_and_reports_damage(tmp_path):
-    _, *scripts = values("postgresql/stackmgr-backup.service", "ExecStart")
+    check, *scripts = values("postgresql/stackmgr-backup.service", "ExecStart")
+    assert check == "pgbackrest --stanza=stackmgr check"
     back_up, verify, stamp = (shlex.split(line.replace("%%", "%"))[2] for line in scripts)
     week = f"pgbackrest() {{ echo $2; }}; date() {{ echo $day; }}; for day in $(seq 7); do {back_up}; done"
     assert completed(["/bin/sh", "-c", week]).stdout.split() == ["--type=incr"] * 6 + ["--type=full"]
@@ -242,6 +246,7 @@ def test_systemd_never_gives_up_and_bounds_memory_and_tasks():
         "LimitNOFILE": str(files), "LimitCORE": "0", "LogRateLimitIntervalSec": "0", "DynamicUser": "yes",
         "RuntimeDirectory": "stackmgr", "RuntimeDirectoryMode": "0700", "SystemCallErrorNumber": "EPERM",
         "WantedBy": "multi-user.target", "Also": "stackmgr.socket",
+        "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
     }  # fmt: skip
     assert service | given == service
     assert f"\n#STACKMGR_METRICS_DIR=/run/{given['RuntimeDirectory']}/metrics\n" in ENVIRONMENT

@@ -179,6 +179,81 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
         "1 critical WORKER TIMEOUT (pid)"]  # fmt: skip
 
 
+# What the hosts of a dashboard have, where b is not chosen, and what each target then shows, in its unit.
+SERIES = {
+    'up{job="stackmgr", instance="a"}': "1x10", 'up{job="other", instance="a"}': "1x10",
+    'stackmgr_requests_total{instance="a", status="200", code=""}': "0+90x10",
+    'stackmgr_requests_total{instance="a", status="500", code="internal_error"}': "0+30x10",
+    'stackmgr_unavailable_total{instance="a", reason="database"}': "0+30x10",
+    'stackmgr_request_seconds_bucket{instance="a", method="GET", route="/", le="1"}': "0+50x10",
+    'stackmgr_request_seconds_bucket{instance="a", method="GET", route="/", le="51"}': "0+100x10",
+    'stackmgr_request_seconds_bucket{instance="a", method="GET", route="/", le="+Inf"}': "0+100x10",
+    'stackmgr_wait_seconds_sum{instance="a", for="queue"}': "0+30x10",
+    'stackmgr_wait_seconds_count{instance="a", for="queue"}': "0+60x10",
+    'stackmgr_pool_use_seconds_total{instance="a"}': "0+30x10",
+    'stackmgr_round_trip_requests_total{instance="a"}': "0+120x10",
+    'stackmgr_round_trips_total{instance="a"}': "0+60x10",
+    'stackmgr_worker_starts_total{instance="a"}': "0+1x10",
+    'stackmgr_log_lines_dropped_total{instance="a"}': "0+2x10",
+    'stackmgr_build_info{instance="a", version="1.0.0"}': "1x10",
+    'pg_database_wraparound_age_datfrozenxid_seconds{datname="c"}': "7x10",
+    'pg_database_wraparound_age_datminmxid_seconds{datname="c"}': "8x10",
+    'pg_stat_activity_max_tx_duration{instance="a", usename="u", application_name="n", state="s"}': "9x10",
+    'pg_replication_lag_seconds{instance="a"}': "6x10",
+    'pg_stat_archiver_failed_count{instance="a"}': "0+1x10",
+    'pg_stat_archiver_archived_count{instance="a"}': "0+2x10",
+    'pg_replication_slots_active{instance="a", slot_name="s"}': "0x10",
+    'stackmgr_backup_timestamp_seconds{instance="a"}': "100x10",
+}  # fmt: skip
+SHOWN = """
+9A short {job="stackmgr", instance="a"} 1
+1A reqps {status="200"} 1.5; {status="500"} 0.5
+2A percentunit {code="internal_error"} 0.25
+7A reqps {reason="database"} 0.5
+3A s {method="GET", route="/"} 1
+3B s {method="GET", route="/"} 50
+5A s {instance="a", for="queue"} 0.5
+6A short {instance="a"} 0.5
+6B short {instance="a"} 2
+8A short {version="1.0.0"} 2
+10A short {instance="a"} 5
+11A short {instance="a"} 10
+12A short {datname="c"} 7
+12B short {datname="c"} 8
+13A s {instance="a", usename="u", application_name="n"} 9
+13B s {instance="a"} 6
+14A short {instance="a"} 10
+14B short {instance="a", slot_name="s"} 1
+14C short {instance="a"} 20
+15A s {instance="a"} 500
+"""
+VARIABLES = ["prometheus", "grafana-postgresql-datasource", 'label_values(up{job="stackmgr"}, instance)']
+
+
+def test_each_panel_shows_what_it_names(tmp_path):
+    shown = {name: each for name, *each in (line.split(" ", 2) for line in SHOWN.strip().splitlines())}
+    tests = []
+    for number, panel in PANELS.items():
+        for target in panel["targets"] if number != 4 else ():
+            unit, samples = shown.pop(f"{number}{target['refId']}")
+            assert panel["fieldConfig"]["defaults"]["unit"] == unit
+            expected = [each.rpartition(" ")[::2] for each in samples.split("; ")]
+            assert {*re.findall(r"{{(\w+)}}", target["legendFormat"])} <= {*re.findall(r"(\w+)=", samples)}
+            expression = target["expr"].replace("$instance", "a").replace("$__rate_interval", "5m")
+            values = [{"labels": labels, "value": float(value)} for labels, value in expected]
+            expression = f"round({expression}, 0.125)"  # in binary, what is shown is not exact
+            tests.append({"expr": expression, "eval_time": "10m", "exp_samples": values})
+    assert not shown
+    others = {name.replace('"a"', '"b"'): values for name, values in SERIES.items() if name[:3] != "pg_"}
+    others = {name: values for name, values in others.items() if "backup" not in name} | SERIES
+    inputs = [{"series": name, "values": values} for name, values in others.items()]
+    test = {"interval": "1m", "input_series": inputs, "promql_expr_test": tests}
+    (tmp_path / "panels.yml").write_text(yaml.safe_dump({"tests": [test]}))
+    promtool("test", "rules", tmp_path / "panels.yml")
+    variables = json.loads((DEPLOY / "grafana.json").read_bytes())["templating"]["list"]
+    assert [each["query"] for each in variables] == VARIABLES
+
+
 def test_dashboard_has_the_files_statements():
     [target] = [target for target in TARGETS if "rawSql" in target]
     assert f"READ ONLY;\n{target['rawSql']};\nCOMMIT;\n" in (SUPPORT / "statements.sql").read_text()
@@ -196,12 +271,15 @@ def test_statistics_login_sees_statement_times():
         for _ in range(3):
             connection.execute(b"SELECT /* stack_get */ pg_catalog.now()")
         connection.execute(b"SELECT /* stack_list */ pg_catalog.version()")
+        connection.execute(b"SELECT /* stack_get */ pg_catalog.pg_sleep(0.02)")
         login = make_conninfo(url, user="grafana")
         ran = run_psql(login, "-At", "-f", SUPPORT / "statements.sql", binaries=DEBIAN)
     rows = [line.split("|") for line in ran.stdout.splitlines()]
-    assert {(name, int(calls)) for name, calls, *_ in rows} == {("stack_get", 3), ("stack_list", 1)}
+    assert {(name, int(calls)) for name, calls, *_ in rows} == {("stack_get", 4), ("stack_list", 1)}
     assert all(0 < float(mean_ms) <= float(max_ms) for _, _, mean_ms, max_ms, _ in rows)
-    assert sum(float(percent) for *_, percent in rows) == pytest.approx(100)
+    taken = [int(calls) * float(mean_ms) for _, calls, mean_ms, *_ in rows]
+    percent = [pytest.approx(100 * each / sum(taken)) for each in sorted(taken, reverse=True)]
+    assert [float(row[-1]) for row in rows] == percent
 
 
 def promtool(*arguments: str | Path) -> None:

@@ -1,5 +1,7 @@
 """deploy/support/audit.sql finds each planted fault, where it is, and nothing else."""
 
+import re
+
 import psycopg
 import pytest
 
@@ -65,7 +67,7 @@ FAULTS = {
     "another digest": (update("creation_receipts", "input_digest = sha256('')"), "digest"),
     "no stack": (delete("stacks"), "no_stack"),
     "an empty identity": (update("managers", "identity_id = ''", ITS_MANAGER), "identity"),
-    "an identity of two lines": (update("managers", r"identity_id = E'a\nb'", ITS_MANAGER), "identity"),
+    "an identity with a tab": (update("managers", r"identity_id = E'a\tb'", ITS_MANAGER), "identity"),
     "no manager": (delete("managers", ITS_MANAGER), "no_manager"),
     "a revision before the one before": (
         update("stack_revisions", "created_at = '2026-11-20'", f"{HERE} AND revision_number = 2"),
@@ -131,9 +133,17 @@ def test_archived_revisions_may_be_missing(audit, own_saved_url):
     assert [row[0] for row in audit(archived="yes")] == ["revision_gap"]
 
 
-def test_audit_in_parts_finds_the_same(own_saved_url, binaries):
+def test_audit_in_parts_finds_the_same(own_saved_url, binaries, tmp_path):
     plant(own_saved_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
-    environment = {"PATH": f"{binaries}:/usr/bin:/bin"}
+    for digit, manager_id in (
+        ("0", MANAGER_ID),
+        ("f", saved.OTHER_MANAGER_ID),
+    ):  # the first and the last of all
+        moved = f"manager_id = '{re.sub('[^-]', digit, manager_id)}'"
+        tables = ("managers", "stacks", "stack_revisions", "creation_receipts")
+        plant(own_saved_url, "".join(update(each, moved, f"manager_id = '{manager_id}'") for each in tables))
+    (tmp_path / "psqlrc").write_text("\\echo noise\n")
+    environment = {"PATH": f"{binaries}:/usr/bin:/bin", "PSQLRC": str(tmp_path / "psqlrc")}
     command = ["/bin/sh", AUDIT.with_suffix(".sh"), "-d", own_saved_url, "-v", "ON_ERROR_STOP=1"]
 
     def run() -> tuple[int, list[str], str]:

@@ -23,6 +23,9 @@ FILES = read_all(FOLDER)
 OF_THE_SERVER = ("blockers", "connections", "slots", "statements")
 SCHEMA = paths.directory("schemas") / "stack.json"
 MISSING = "00000000-0000-4000-8000-000000000000"
+# The last column of each order: no two rows are equal in it, and in those before.
+LAST = {"finding", "key_id", "percent_of_time", "pid", "revision_number", "slot_name", "stack_id", "state"}
+LAST |= {"token_address"}
 NO_ID = "invalid input syntax for type uuid"
 
 
@@ -61,6 +64,8 @@ def test_support_file_is_complete_and_reads_only(file):
     assert file.body.count(f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;\n{role}") == 1
     quoted = re.sub(r":'\w+'|^\\if :\w+|:ROW_COUNT|\[:\w+:\]", "", file.body, flags=re.MULTILINE)
     assert not re.search(r"[^:]:[a-z]", quoted)
+    assert {*re.findall(r"^ *ORDER BY .*?(\w+)(?: DESC)?;?$", file.body, re.MULTILINE)} <= LAST
+    assert ("SET LOCAL statement_timeout = 0;" in file.body) is (file.name == "audit")
 
 
 def test_each_file_stops_at_its_first_error(run_psql, saved_url):
@@ -146,6 +151,19 @@ def test_receipt_is_found_by_either_id(shown, manager):
     assert shown("receipt", manager=OTHER_MANAGER_ID, key="growth-2026") == []
 
 
+def test_the_newest_is_first_and_a_lost_stack_has_its_receipt(run_file, own_saved_url):
+    later = update("api_keys", "created_at = '2026-11-25'", f"key_id = '{SUPPORT}'")
+    plant(own_saved_url, later + update("stacks", "created_at = '2026-11-25'"))
+    [_, *changed] = run_file(own_saved_url, "stack", stack=STACK, revisions=1).out.split("\n4|")
+    assert ["\n3|" in each for each in changed] == [False] * 3  # a revision, and the tokens that it changed
+    keys = run_file(own_saved_url, "key", manager=MANAGER).out
+    assert re.findall(r"^key_id\|(.*)$", keys, re.MULTILINE) == [SUPPORT, PRODUCTION]
+    assert run_file(own_saved_url, "find", manager=MANAGER, rows=1).out.split("|")[1] == GROWTH
+    plant(own_saved_url, saved.delete("stacks"))
+    lines = run_file(own_saved_url, "receipt", manager=MANAGER, key="growth-2026").out.splitlines()
+    assert (record(lines)["stack_id"], record(lines)["current_name"]) == (GROWTH, "")
+
+
 QUOTA = "6a1f0c4e-52d3-4b7a-9e58-0d9b7c3f2a61"
 AHEAD = "b7c95d20-81ea-4f36-8c14-3e6f5a0d9b72"
 TAKEN = f"""
@@ -203,12 +221,16 @@ def test_blocking_session_is_listed_first(run_on_server, server_url):
     leak = make_conninfo(server_url, application_name="leak")
     with psycopg.connect(leak) as blocker, closing(psycopg.connect(leak)) as waiter:
         rows = run_on_server("connections")
-        [[_, _, state, sessions, _, oldest, used]] = [row for row in rows if row[1] == "leak"]
+        [[_, _, state, sessions, _, oldest, _]] = [row for row in rows if row[1] == "leak"]
         assert (state, sessions, oldest) == ("idle", "2", "")
         # Those of psql itself among them.
         assert not [row for row in rows if "-" in "".join(row[4:])]
         assert [row[5] for row in rows if row[1] == "psql" and row[5]]
-        assert re.fullmatch(r"[1-9]\d* of [1-9]\d*", used)
+        most = blocker.execute(b"SHOW max_connections").fetchone()[0]
+        assert {row[6] for row in rows} == {f"{sum(int(row[3]) for row in rows)} of {most}"}
+        assert all(login for login, *_ in rows)  # no process of the server
+        blocker.rollback()
+        waiter.execute(b"SELECT")  # the older transaction waits for the younger
         blocker.execute(b"SELECT pg_advisory_xact_lock(7)")
         waiter.pgconn.send_query(b"SELECT\n  pg_advisory_lock(7)")
         rows = eventually(lambda: run_on_server("blockers"))
@@ -219,18 +241,24 @@ def test_blocking_session_is_listed_first(run_on_server, server_url):
 
 def test_the_wal_that_a_forgotten_slot_keeps_is_shown(run_on_server, server_url):
     with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(b"SELECT pg_create_physical_replication_slot('forgotten', true)")
+        for name, keeps in {"a": False, "forgotten": True}.items():
+            admin.execute(b"SELECT pg_create_physical_replication_slot(%s, %s)", [name, keeps])
         try:
-            [slot] = run_on_server("slots")
+            slot, unused = run_on_server("slots")
         finally:
-            admin.execute(b"SELECT pg_drop_replication_slot('forgotten')")
+            admin.execute(b"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    assert unused == ["a", "physical", "f", "", ""]
     assert slot[:4] == ["forgotten", "physical", "f", "reserved"]
     assert re.fullmatch(r"\d+ [kM]?B|\d+ bytes", slot[4])
 
 
 def test_holders_of_a_removed_token_are_listed(shown, tmp_path):
     assert shown("tokens", whitelist=saved.TOKENS_FILE) == ["0"]
-    (tmp_path / "new whitelist").write_text(saved.whitelist_without("AMD"))
+    text = saved.whitelist_without("AMD")
+    (tmp_path / "another").write_text(text.replace('"address"', '"adress"'))
+    with pytest.raises(AssertionError, match="the file is not a whitelist of 30 tokens"):
+        shown("tokens", whitelist=tmp_path / "another")
+    (tmp_path / "new whitelist").write_text(text)
     lines = shown("tokens", whitelist=tmp_path / "new whitelist", rows="1")
     # Growth has the token since its fourth revision only: one creation named it.
     assert lines == [f"{ADDRESS['AMD']}|2|2|4001", f"{MANAGER}|{GROWTH}|{ADDRESS['AMD']}|4000|Growth", "1"]

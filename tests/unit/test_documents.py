@@ -7,6 +7,7 @@ import subprocess
 from uuid import uuid4
 
 import pytest
+import yaml
 
 import stackmgr
 from stackmgr import cli, paths
@@ -165,10 +166,18 @@ def test_named_support_files_and_incidents_exist():
 
 
 def test_the_commit_hook_knows_each_area():
-    hook = re.search(r"entry: '(.*)'\n +args: \[--multiline", text_of(".pre-commit-config.yaml"))
+    [repository] = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
+    *others, hook = repository["hooks"]
+    assert (hook["stages"], hook["args"]) == (["commit-msg"], ["--multiline", "--negate"])
+    assert [each["id"] for each in others] == ["format", "lint", "types", "layers", "documents"]
     areas = re.findall(r"`(\w+:)`", text_of(".github/CONTRIBUTING.md").partition("## Commits")[2])
     assert len(areas) > 10
-    assert [area for area in areas if not re.search(hook[1], f"{area} do a thing", re.MULTILINE)] == []
+    entry = re.compile(hook["entry"], re.MULTILINE)
+    assert [area for area in areas if not entry.search(f"{area} do a thing")] == []
+
+
+def test_no_secret_or_environment_is_committed():
+    assert {".venv/", "deploy/secrets/", ".stackmgr/"} <= {*text_of(".gitignore").splitlines()}
 
 
 def test_versions_are_announced():

@@ -1,18 +1,48 @@
 """The passes of `tests/run`: nothing that did not run counts as passed."""
 
+import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
 
 from tests import suite
+from tests.support.processes import completed
 
 ROOT = suite.TESTS.parent
-JOBS = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"].values()
-COMMANDS = [step.get("run", "") for job in JOBS for step in job["steps"]]
-NIGHTLY = [command for command in COMMANDS if "tests/run" in command]
-PASSES = "def test_passes(): pass\n"
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
+JOBS = {f"{name} {job}": each for name, file in WORKFLOWS.items() for job, each in file["jobs"].items()}
+STEPS = [step for _, job in sorted(JOBS.items()) for step in job.get("steps", ())]
+NIGHT = "tests/run --all --require pgbouncer --require oldest"
+COMMANDS = f"""tests/run
+{NIGHT}
+.venv/bin/python -m tests.faults
+.venv/bin/python -m tests.faults endurance --writes 20000 --soak 300 --rest 3
+deploy/release --tag "$GITHUB_REF_NAME"
+gh release create "$GITHUB_REF_NAME" --title "$GITHUB_REF_NAME" --notes-file dist/NOTES.md dist/*
+.ci/run
+STACKMGR_TEST_POSTGRES="/usr/lib/postgresql/$VERSION/bin" tests/run tests/sql tests/contract/test_*.py
+"""
+TRIGGERS = {
+    "tests": {"pull_request": None, "push": {"branches": ["main"]}, "workflow_call": None},
+    "nightly": {"schedule": [{"cron": "17 2 * * *"}], "workflow_dispatch": None, "workflow_call": None},
+    "release": {"push": {"tags": ["v*"]}},
+}  # fmt: skip
+PASSES = "def test_passes(): assert __import__('os').environ['TRIAL'] == 'of the pass'\n"
+FAILS = """
+def test_fails(): assert 1 == 2
+def test_warns(): __import__('warnings').warn('old', stacklevel=1)
+@__import__("pytest").mark.xfail
+def test_is_better_than_expected(): pass
+"""
 LEAVES = """
 import subprocess
 from tests import conftest
@@ -25,7 +55,7 @@ def test_leaves():
 """
 TRIALS = {
     "passes": (PASSES, True, "1 passed, 0 failed, 0 errors, 0 skipped"),
-    "fails": (PASSES + "def test_fails(): assert 1 == 2", False, "1 passed, 1 failed, 0 errors, 0 skipped"),
+    "fails": (PASSES + FAILS, False, "1 passed, 3 failed, 0 errors, 0 skipped"),
     "ends its process": (PASSES + "def test_ends(): __import__('os')._exit(0)", False, "pytest did not come"),
     "hangs": ("def test_hangs(): __import__('time').sleep(60)", False, "0 passed, 1 failed"),
     "leaves a process": (LEAVES, False, "0 passed, 0 failed, 1 errors"),
@@ -34,11 +64,12 @@ TRIALS = {
 
 
 @pytest.mark.parametrize(("text", "is_good", "outcome"), TRIALS.values(), ids=TRIALS)
-def test_what_does_not_end_is_no_success(tmp_path, capfd, text, is_good, outcome):
+def test_what_does_not_end_is_no_success(tmp_path, capfd, monkeypatch, text, is_good, outcome):
+    monkeypatch.setenv("TRIAL", "of the shell")
     (tmp_path / "test_trial.py").write_text(text)
     options = ("-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path))
     options += ("-o", "timeout=2") * ("hangs" in text)
-    found = suite.run(suite.Pass("trial", options))
+    found = suite.run(suite.Pass("trial", options, variables={"TRIAL": "of the pass"}))
     assert (found[0], found[1].startswith(outcome)) == (is_good, True), found
     printed = capfd.readouterr().out
     assert ("assert 1 == 2" in printed) == ("assert 1 == 2" in text)
@@ -48,16 +79,124 @@ def test_what_does_not_end_is_no_success(tmp_path, capfd, text, is_good, outcome
 def test_a_pass_or_a_test_that_hangs_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "LONGEST_SECONDS", 0.1)
     assert not suite.run(suite.Pass("trial", (str(tmp_path),)))[0]
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    settings = SETTINGS["pytest"]["ini_options"]
     assert (settings["timeout"], settings["timeout_method"]) == (300, "signal")
+    assert settings["addopts"].split() == ["--strict-markers", "--strict-config", "-q", "-rs"]
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    assert hypothesis.settings.default.derandomize
+
+
+def test_each_check_is_strict():
+    assert (SETTINGS["mypy"]["strict"], SETTINGS["ruff"]["lint"]["select"]) == (True, ["ALL"])
+    assert SETTINGS["mypy"]["files"] == ["stackmgr", "deploy/reference.py", "tests/support", "tests/faults"]
+    layers, cycles, clients, workers, *others = SETTINGS["importlinter"]["contracts"]
+    assert layers["exhaustive"]
+    assert clients["exhaustive"]
+    assert cycles["ancestors"] == ["stackmgr"]
+    assert workers["source_modules"] == ["stackmgr.server", "stackmgr.startup", "stackmgr.wsgi"]
+    assert workers["forbidden_modules"] == ["stackmgr.cli", "stackmgr.dev", "stackmgr.operate"]
+    assert {each["source_modules"][0] for each in others} == {"stackmgr"}
+    allowed = [each.split()[0] for contract in others for each in contract["ignore_imports"]]
+    assert [each for each in allowed if "**" in each] == ["stackmgr.http.**"]
+    places = {each.split(".")[1] for each in allowed}
+    assert places == {"http", "database", "dev", "operate", "settings", "access"}
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_each_night_runs_what_is_promised(tmp_path, monkeypatch, lost):
-    arguments = next(command.split()[1:] for command in NIGHTLY if "--all" in command)
     (tmp_path / "initdb").touch()
     monkeypatch.setenv("POSTGRES_BINARIES", str(tmp_path / "lost" if lost else tmp_path))
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/sbin/pgbouncer")
     monkeypatch.setattr(suite, "run", lambda part: (True, part.title))
-    assert suite.main(arguments) == int(lost)
+    assert suite.main(NIGHT.split()[1:]) == int(lost)
     assert suite.main(["--all"]) == 0
+    monkeypatch.setattr(suite, "run", lambda part: (bool(part.name), ""))  # the first fails, and no other
+    assert suite.main(["--all"]) == 1
+    everything = [*suite.passes(everything=True)]
+    assert "--ignore" not in " ".join(everything[0].arguments)
+    assert {path.split("/")[1] for path in suite.EXTENDED} == {"clients", "deploy", "faults", "measure"}
+    damaged = {f"tests/database/test_{name}.py" for name in ("classification", "standby", "server_settings")}
+    assert {"tests/sql", "tests/contract/test_routing.py", *suite.POOLED, *damaged} == {*suite.ON_OLDEST}
+
+
+def test_ci_runs_each_command_with_its_rights_and_ignores_no_failure():
+    commands = [step["run"].strip() for step in STEPS if "run" in step and "name" not in step]
+    assert [each for each in commands if not each.startswith("git config")] == COMMANDS.splitlines()
+    assert {key for step in STEPS for key in step} == {"name", "uses", "with", "run", "env"}
+    assert {key for job in JOBS.values() for key in job} == {
+        "runs-on", "timeout-minutes", "permissions", "container", "steps", "strategy", "name",
+        "needs", "uses",
+    }  # fmt: skip
+    assert {name: file[True] for name, file in WORKFLOWS.items()} == TRIGGERS
+    assert [file["permissions"] for file in WORKFLOWS.values()] == [{}] * 3
+    assert JOBS["release release"]["needs"] == ["tests", "nightly"]
+    rights = {name: job["permissions"]["contents"] for name, job in JOBS.items()}
+    assert {name for name, right in rights.items() if right != "read"} == {"release release"}
+    used = [step for step in STEPS if "uses" in step]
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in used)
+    checkouts = [step["with"] for step in used if "checkout" in step["uses"]]
+    assert [each.pop("persist-credentials") for each in checkouts] == [False] * 4
+    assert checkouts == [{}, {}, {"fetch-depth": 0}, {"fetch-depth": 0}]
+    matrix = JOBS["tests tests"]["strategy"]
+    rows = [{"python": f"3.{11 + n}", "postgresql": str(15 + n)} for n in range(4)]
+    assert matrix == {"fail-fast": False, "matrix": {"include": rows}}
+    assert "PostgreSQL 15 to 18 and Python 3.11 to 3.14 until" in (ROOT / "README.md").read_text()
+
+
+SAY = """#!/bin/sh
+line="$(basename "$0") $*"; echo "$line" >>"$LOG"; case $line in "$FAILING"*) exit 3 ;; esac
+"""
+INSTALLS = "tests/install_system_packages.sh"
+CHECKS = [f"{INSTALLS[6:]} --all", "ruff format --check --quiet", "ruff check --quiet"]
+CHECKS += ["mypy --no-error-summary", "lint-imports --no-cache", "python -m tests.suite --all"]
+
+
+def written(folder: Path, *names: str, text: str = SAY) -> None:
+    for path in (folder / name for name in names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+
+@pytest.mark.parametrize("failing", [*CHECKS, "none"])
+def test_run_stops_at_the_check_that_fails(tmp_path, failing):
+    written(tmp_path, INSTALLS, *(f".venv/bin/{each.split()[0]}" for each in CHECKS[1:]))
+    written(tmp_path, "deploy/bootstrap.sh", text="bootstrap() { :; }\n")
+    written(tmp_path, "tests/run", text=(ROOT / "tests/run").read_text())
+    run = {"LOG": str(tmp_path / "log"), "FAILING": failing, "PATH": os.defpath}
+    assert bool(completed([tmp_path / "tests/run", "--all"], env=run).returncode) == (failing in CHECKS)
+    ran = (tmp_path / "log").read_text().splitlines()
+    assert ran == CHECKS[: len(ran)]
+    assert ran[-1] == (failing if failing in CHECKS else CHECKS[-1])
+    assert completed([tmp_path / "tests/run", "-k", "x y"], env=run).returncode == 0
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "python -m pytest -k x y"
+
+
+@pytest.mark.parametrize(("user", "failing"), [("0", ""), ("1000", ""), ("0", "install"), ("0", "chown")])
+def test_ci_runs_a_clean_copy_as_an_ordinary_user(tmp_path, user, failing):
+    written(tmp_path, INSTALLS, "bin/chown")
+    written(tmp_path, "bin/id", text=f"#!/bin/sh\necho {user}\n")
+    written(tmp_path, "bin/setpriv", text='#!/bin/sh\necho "$1 $2 $3" >>"$LOG"; shift 3; exec "$@"\n')
+    written(tmp_path, "tests/run", text='#!/bin/sh\necho "$HOME|$PWD|$*"; ls; exit 7\n')
+    written(tmp_path, ".ci/run", text=(ROOT / ".ci/run").read_text())
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
+    for arguments in ("init --quiet", "add tests .ci", "commit --quiet --message first"):
+        subprocess.run([*git, *arguments.split()], cwd=tmp_path, check=True)
+    run = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": sys.executable}
+    run |= {"LOG": str(tmp_path / "log"), "FAILING": failing or "none", "HOME": "/nowhere"}
+    ended = completed([tmp_path / ".ci/run", "-k", "x"], env=run)
+    assert ended.returncode == (3 if failing else 7), ended.stderr
+    if failing:
+        assert ended.stdout == ""
+        return
+    where, *files = ended.stdout.splitlines()
+    home, folder, arguments = where.split("|")
+    assert arguments == "-k x"
+    if user == "0":
+        assert (folder, files) == (f"{home}/a folder/stackmgr", ["tests"])
+        assert not Path(home).exists()
+        said = (tmp_path / "log").read_text().splitlines()
+        assert said[0] == f"{INSTALLS[6:]} -k x"
+        assert said[-1] == "--reuid=nobody --regid=nogroup --clear-groups"
+    else:
+        assert Path(folder) == tmp_path
