@@ -16,8 +16,7 @@ from tests.support.examples import ADDRESSES, configuration, spread
 @pytest.mark.parametrize("title", BODIES)
 def test_an_invalid_body_is_rejected(client, stack, rejected, title):
     create_body, update_body = BODIES[title]
-    not_json = "The request body is not a complete JSON document sent as application/json."
-    message = not_json if title in NOT_JSON else "The stack configuration is invalid."
+    message = (InvalidBody if title in NOT_JSON else InvalidConfiguration).message
     created = rejected(400, "invalid_request", client.create, create_body)
     updated = rejected(400, "invalid_request", client.update, stack["id"], update_body)
     assert created.json["message"] == updated.json["message"] == message

@@ -49,7 +49,10 @@ def log(caplog):
 
 @pytest.fixture
 def logged(client_with, log):
-    return lambda verifier, key=CANARY: client_with(key, verifier=verifier, observers=[log.requests.append])
+    observers = [log.requests.append]
+    return lambda verifier, key=CANARY, **more: client_with(
+        key, verifier=verifier, observers=observers, **more
+    )
 
 
 @pytest.mark.parametrize(("error", "status", "cause"), [
@@ -92,6 +95,8 @@ def test_line_has_255_chosen_characters_at_most(logged, log):
         ("\xe9" * 255, 255), ("\xe9" * 255, 3)
     ]  # fmt: skip
     assert [json.loads(line)["request_id"] for line in log.lines()] == ["\xe9" * 255]
+    logged(FixedVerifier(ArithmeticError()), quotes_requests=True).request("GET", "/" + "%C3%A9" * 300)
+    assert len(log.requests[-1]["at"]) == 255
     assert max(map(len, log.text().splitlines())) < select.PIPE_BUF  # a line for a pipe stays in one piece
 
 

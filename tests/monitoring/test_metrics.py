@@ -94,16 +94,16 @@ def test_a_worker_opens_its_own_files_before_a_request(folder):
 
 def test_statistics_of_the_pool_are_added(folder, monkeypatch):
     repeated = []
-    monkeypatch.setattr(metrics, "repeat", lambda work, *_: repeated.append(work))
+    monkeypatch.setattr(metrics, "repeat", lambda work, seconds, _: repeated.append((work, seconds)))
     monkeypatch.setattr(metrics.logs, "dropped_lines", iter([3, 5]).__next__)
     stats = {"pool_size": 4, "pool_available": 1, "round_trips": 0}
     worker = Metrics(folder)
     worker.start(lambda: stats | {"round_trip_requests": 3 * stats["round_trips"]})
-    [work] = repeated
+    [(work, seconds)] = repeated
     for stats["round_trips"] in 5, 7:
         work()
     found = samples(worker)
-    assert found["stackmgr_pool_use_seconds_total"] == 6
+    assert found["stackmgr_pool_use_seconds_total"] == 2 * 3 * seconds
     assert found["stackmgr_round_trips_total"] == 7
     assert found["stackmgr_round_trip_requests_total"] == 21
     assert found["stackmgr_log_lines_dropped_total"] == 5

@@ -41,8 +41,9 @@ def own_saved_url(server_url: str, saved_url: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def on_saved(command, saved_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    monkeypatch.setenv("STACKMGR_DATABASE_URL", saved_url)
+def on_saved(command, saved_url, tmp_path, monkeypatch) -> Callable[..., Outcome]:
+    (tmp_path / "url").write_text(f"{saved_url}\n")
+    monkeypatch.setenv("STACKMGR_DATABASE_URL_FILE", str(tmp_path / "url"))
     return command
 
 

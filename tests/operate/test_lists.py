@@ -44,10 +44,12 @@ def test_a_list_without_a_row_is_empty(on_saved):
     assert (on_saved(*none).out, on_saved(*none, "--json").out) == ("", "[]\n")
 
 
-def test_a_manager_is_named_by_either_id(on_saved):
+def test_a_manager_is_named_by_either_id(command, own_saved_url):
+    expected = [PRODUCTION, SUPPORT]
     for any_id in (MANAGER, MANAGER.upper(), MANAGER_ID):
-        assert ids_of(on_saved("keys", "list", "--external-id", any_id)) == [PRODUCTION, SUPPORT]
-        assert ids_of(on_saved("managers", "show", any_id)) == [MANAGER_ID]
+        assert ids_of(command("keys", "list", "--external-id", any_id)) == expected
+        assert ids_of(command("managers", "show", any_id)) == [MANAGER_ID]
+        expected.append(command("keys", "issue", "--json", "--external-id", any_id).json["key_id"])
 
 
 def test_an_id_that_names_two_managers_is_an_error(command, own_saved_url):

@@ -185,3 +185,10 @@ def test_versions_are_announced():
     [newest, *_] = re.findall(r"^## (?!Unreleased)(\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert newest == stackmgr.__version__
     assert {*re.findall(r"stackmgr[:-](\d[\d.]*\d)", text_of("README.md"))} == {stackmgr.__version__}
+
+
+def test_data_of_a_wheel_is_inside_of_its_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "_PACKAGE", tmp_path / "stackmgr")
+    for folder in (tmp_path / "sql", tmp_path / "stackmgr" / "sql"):  # the first of another package
+        folder.mkdir(parents=True)
+        assert paths.directory("sql") == folder
