@@ -7,8 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from uuid import uuid4
 
@@ -185,6 +184,8 @@ def test_reloads_that_are_requested_during_one_are_one(database_url, releases):
 def test_suspended_service_goes_on(database_url):
     with running_service(database_url, env={"WEB_CONCURRENCY": "2"}, args=["--timeout", "2"]) as service:
         before = workers(service)
+        os.kill(service.pid, signal.SIGUSR2)
+        eventually(lambda: any("SIGUSR2 is not supported: " in said for said in messages(service)))
         everything = [psutil.Process(service.pid), *before]
         for process in everything:
             process.suspend()
@@ -198,15 +199,6 @@ def test_suspended_service_goes_on(database_url):
         eventually(lambda: stuck not in workers(service), 60)
         assert other in workers(service)
         assert sum("WORKER TIMEOUT" in said for said in messages(service)) == 1
-
-
-def test_a_second_master_is_rejected_with_what_to_do(database_url):
-    with running_service(database_url) as service:
-        before = workers(service)
-        os.kill(service.pid, signal.SIGUSR2)
-        eventually(lambda: any("SIGUSR2 is not supported: " in said for said in messages(service)))
-        assert workers(service) == before
-        assert is_serving(service)
 
 
 def create(service: RunningService, key: str) -> int:
@@ -231,28 +223,9 @@ def test_new_worker_has_the_checked_settings(database_url, key, tmp_path):
         assert not any("cannot boot" in said for said in messages(service))
 
 
-def test_systemd_is_notified_once_a_worker_serves(database_url, releases):
-    application = releases.folder / "old/stackmgr/wsgi.py"
-    intact = application.read_text()
-    failed = releases.folder / "failed"
-    application.write_text(intact + IN_A_WORKER.format(f"open({str(failed)!r}, 'w').close(); raise OSError"))
-    notify = str(releases.folder / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, ThreadPoolExecutor() as threads:
-        systemd.bind(notify)
-        systemd.settimeout(0)
-
-        def is_notified() -> bool:
-            with suppress(BlockingIOError):
-                return systemd.recv(1000).startswith(b"READY=1")
-            return False
-
-        def start() -> None:
-            with releases.serve(database_url, NOTIFY_SOCKET=notify) as service:
-                eventually(is_notified)
-                assert is_serving(service)
-
-        started = threads.submit(start)
-        eventually(failed.exists, 60)  # gunicorn itself would have notified before
-        assert not is_notified()
-        application.write_text(intact)
-        started.result(60)
+def test_systemd_is_notified_by_the_service_alone(database_url, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(notify := str(tmp_path / "notify"))
+        systemd.settimeout(20)
+        with running_service(database_url, env={"NOTIFY_SOCKET": notify}):
+            assert systemd.recv(1000) == b"READY=1\nSTATUS=serving"

@@ -46,15 +46,15 @@ def test_a_trickle_moves_no_deadline(memory, sent, seconds, status):
 
 
 def test_a_client_must_read_in_time(memory, monkeypatch):
-    unread = 4 * client.SEND_PROGRESS
+    unread = 200_000
     monkeypatch.setattr(client, "ioctl", lambda *_: unread.to_bytes(4, "little"))
     found = memory.connect()
     found.receive = lambda: None
     found.send(get("/big?9000000"))
     memory.settle()
-    for size, is_open in ((client.SEND_PROGRESS, True), (client.SEND_PROGRESS - 1, False)):
+    for size, is_open in ((65_536, True), (65_535, False)):
         unread -= size
-        memory.pass_time(client.SEND_SECONDS - 1)
+        memory.pass_time(29)
         assert not found.is_closed
         memory.pass_time(2)
         assert found.is_closed != is_open
@@ -71,6 +71,16 @@ def test_a_slow_reader_gets_all(memory):
     assert received > 1_000_000
     assert not found.is_closed  # only from now on it is idle
     assert memory.managers._holding == {}
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /", chunked("/echo", b"x" * 9)[:-5], get("/big?9000000")])
+def test_a_reset_is_not_logged(worker, sent):
+    found = worker.connected()
+    found.socket.send(sent)
+    worker.settle()
+    found.reset()
+    worker.settle()
+    assert (worker.open, worker.log.lines) == (0, [])
 
 
 def test_a_client_that_left_a_unix_socket_is_not_served(worker):

@@ -123,9 +123,10 @@ def test_request_id_of_an_error(memory, lines, expected):
             assert "x-inj" not in response.headers
 
 
+@pytest.mark.parametrize("start", [b"", b"\r\n"])
 @pytest.mark.parametrize("rest", [b"Expect: x\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"])
-def test_head_gets_no_error_body(memory, rest):
-    client = memory.connect(b"HEAD / HTTP/1.1\r\nHost: x\r\n" + rest)
+def test_head_gets_no_error_body(memory, start, rest):
+    client = memory.connect(start + b"HEAD / HTTP/1.1\r\nHost: x\r\n" + rest)
     response = client.response("HEAD")
     assert_error_object(response, body=False)
     assert int(response.headers["content-length"]) > 0

@@ -228,9 +228,8 @@ def test_several_make_room_for_a_large_one(monkeypatch):
     assert rejected == [29, 29]
 
 
-def test_any_unknown_key_may_be_rejected(monkeypatch):
-    monkeypatch.setattr(queue, "LIMIT", 50)
+def test_any_unknown_key_may_be_rejected():
     requests = RequestQueue(4)
-    rejected = [one for key in range(100) for one in requests.add(Place(requests.accept), f"{key}", key, 0.0)]
-    assert (len(rejected), requests.length) == (50, 50)
-    assert rejected != list(range(50, 100))
+    rejected = [one for key in range(600) for one in requests.add(Place(requests.accept), f"{key}", key, 0.0)]
+    assert (len(rejected), requests.length) == (88, 512)
+    assert rejected != list(range(512, 600))

@@ -63,10 +63,9 @@ def test_a_stop_waits_for_no_idle_connection(make, to):
     worker.settle()
     assert waiting.recv(12) == OK  # which no turn had accepted
     waiting.close()
-    worker.settle()
+    worker.pass_time(1.9)
     assert worker.turn()
     part.send(b"G")
-    worker.pass_time(turns.STOP_LINGER - 0.1)
     late.send(get("/"))
     assert b"Connection: close" in late.read_all()
     late.close()

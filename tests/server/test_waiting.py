@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from uuid import uuid4
 
-import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.client import STACKS
@@ -22,10 +21,6 @@ from tests.support.waiting import eventually
 ENVIRONMENT = {"WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": "16", "STACKMGR_DATABASE_TIMEOUT": "25"}
 PATIENCE = 20
 WAIT = 3  # of the four that may run with keys that have not been accepted
-WAITING = (
-    b"SELECT FROM pg_catalog.pg_stat_activity"
-    b" WHERE datname = current_database() AND application_name = 'stackmgr' AND wait_event_type = 'Lock'"
-)
 
 
 def status(service, key, timeout=30):
@@ -40,19 +35,6 @@ def check_that_no_other_waits(service, key, expected, is_waiting, release):
         assert not any(future.done() for future in late)
         release()
         assert [future.result() for future in late] == [expected] * WAIT
-
-
-def test_a_locked_table_delays_no_other(database_url, new_key, admin):
-    with (
-        running_service(database_url, env=ENVIRONMENT) as service,
-        psycopg.connect(database_url, autocommit=True) as watcher,
-        ExitStack() as lock,
-    ):
-        lock.enter_context(admin.transaction())
-        admin.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS EXCLUSIVE MODE")
-        check_that_no_other_waits(
-            service, new_key(), 200, lambda: watcher.execute(WAITING).fetchone() is not None, lock.close
-        )
 
 
 def test_a_hanging_connection_delays_no_other(database_url, new_key):
