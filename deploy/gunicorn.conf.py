@@ -89,7 +89,11 @@ umask = 0o007
 def _require_admin_port_of_its_own(addresses):
     """Exit if another listener has the admin listener's port, by which a worker finds it."""
     host, _, port = (_settings["admin_bind"] or "").rpartition(":")
-    own = {found[4][0] for found in socket.getaddrinfo(host.strip("[]"), port)} if port else set()
+    try:
+        own = {found[4][0] for found in socket.getaddrinfo(host.strip("[]"), port)} if port else set()
+    except (OSError, UnicodeError) as ex:  # the latter for a name with two dots
+        _log.error("STACKMGR_ADMIN_BIND: %s: %s", host, ex)
+        sys.exit(1)
     for address in addresses:
         if isinstance(address, tuple) and str(address[1]) == port and address[0] not in {host, *own}:
             _log.error("STACKMGR_ADMIN_BIND: the listener on %s has the same port", address[0])

@@ -116,10 +116,14 @@ for most in resource.getrlimit(resource.RLIMIT_NOFILE)[1], 300, 200:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
     accepted = load()["worker_connections"]
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - accepted)"""),
-    "a listener's name is its address": ("None\nNone", """
-for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
+    "a listener's name is its address": (
+        "None\nNone\nSTACKMGR_ADMIN_BIND: a..b: UnicodeError\n1\nSTACKMGR_ADMIN_BIND: [::z]: gaierror\n1", """
+for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"), ("a..b", ""), ("[::z]", ""):
     os.environ["STACKMGR.RELEASE"] = json.dumps(json.loads(sys.argv[2]) | {"admin_bind": f"{bind}:9108"})
-    print(load()["_require_admin_port_of_its_own"]([(host, 9108)]))"""),
+    settings = load()
+    settings["_log"].error = lambda text, host, ex: print(text % (host, type(ex).__name__))
+    try: print(settings["_require_admin_port_of_its_own"]([(host, 9108)]))
+    except SystemExit as ex: print(ex.code)"""),
     "process 1 keeps gunicorn's handler": ("False\nTrue", """
 os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
 for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)"""),

@@ -176,6 +176,18 @@ def test_a_worker_that_hangs_at_its_boot_is_ended_but_after_a_pause_of_the_maste
     assert arbiter.kill_worker.mock_calls == [call(1, signal.SIGKILL)]
 
 
+def test_only_who_is_superfluous_is_ended_and_not_before_the_others_serve(arbiter):
+    ended = arbiter.manage_workers
+    changed = master.Master(arbiter)
+    for arbiter.heartbeat in (1.0, 1e9):
+        arbiter.spawn_worker()
+    arbiter.manage_workers()
+    assert ended.mock_calls == []  # one more than wanted, which does not serve yet
+    arbiter.num_workers, changed._rejected = 2, range(2, 3)  # it ends by itself
+    arbiter.manage_workers()
+    assert (len(arbiter.WORKERS), ended.mock_calls) == (3, [])
+
+
 @pytest.mark.parametrize("name", ["manage_workers", "WORKERS", "cfg", "kill_worker", "handle_usr2"])
 def test_another_gunicorn_is_rejected(arbiter, name):
     delattr(arbiter, name)

@@ -289,7 +289,8 @@ def test_bodies_come_after_heads(worker, monkeypatch):
 
 
 def test_a_full_collection_waits_for_the_end_of_a_flood(worker, monkeypatch):
-    gc, libc = Mock(get_count=lambda: (0, 0, 11), get_threshold=lambda: (700, 10, 10)), Mock()
+    gc, libc = Mock(get_threshold=lambda: (700, 10, 10)), Mock()
+    gc.get_count.return_value = 0, 0, 3
     for name, value in (("gc", gc), ("CDLL", lambda _: libc), ("COLLECTED_CLIENTS", 1)):
         monkeypatch.setattr(turns, name, value)
     with patch.object(worker.scheduler, "run") as run:
@@ -305,3 +306,7 @@ def test_a_full_collection_waits_for_the_end_of_a_flood(worker, monkeypatch):
     found[0].close()
     worker.pass_time(1)
     gc.collect.assert_called()
+    gc.get_count.return_value = 0, 0, 2
+    gc.collect.reset_mock()
+    worker.pass_time(1)
+    gc.collect.assert_not_called()
