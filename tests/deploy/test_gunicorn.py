@@ -18,13 +18,7 @@ from tests.support.server import SETTINGS, free_port, running_service, send_requ
 
 PATIENCE = 60.0
 SAME_PORT = "STACKMGR_ADMIN_BIND: the listener on 127.0.0.2 has the same port"
-NOT_PASSED = "STACKMGR_ADMIN_BIND: no listener has the port {}: add it to stackmgr.socket"
-HAND_OVER = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.environ["LISTEN_PID"] = str(os.getpid())
-os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", sys.argv[2]])
-"""
+NOT_PASSED = "STACKMGR_ADMIN_BIND: no listener has the port 9108: add it to stackmgr.socket"
 
 
 def at(port: int, host: str = "127.0.0.1") -> dict[str, str]:
@@ -53,26 +47,6 @@ def test_admin_port_elsewhere_is_rejected(database_url):
         pass
 
 
-@pytest.mark.parametrize(("host", "stated"), [("127.0.0.1", NOT_PASSED), ("127.0.0.2", SAME_PORT)])
-def test_a_wrong_socket_unit_is_stated(database_url, host, stated):
-    """Started as systemd does, with a socket that listens."""
-    port = free_port()
-    environ = os.environ | at(port) | {"STACKMGR_DATABASE_URL": database_url, "LISTEN_FDS": "1"}
-    with socket.create_server((host, port if stated == SAME_PORT else 0)) as held:
-        command = [sys.executable, "-c", HAND_OVER, str(held.fileno()), str(SETTINGS)]
-        given = {"env": environ, "pass_fds": [held.fileno()], "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, **given) as process:
-            try:
-                if stated == NOT_PASSED:
-                    assert send_request(held.getsockname()[1], "/", timeout=PATIENCE)[0] == 404
-                    process.terminate()
-                assert process.wait(PATIENCE) == (stated == SAME_PORT)
-            finally:
-                process.terminate()
-            _, printed = process.communicate(timeout=PATIENCE)
-    assert stated.format(port) in printed
-
-
 def test_unix_socket_is_for_its_group(database_url, tmp_path):
     admin_port, path = free_port(), tmp_path / "managers.sock"
     service = running_service(database_url, env=at(admin_port), args=["--bind", f"unix:{path}"])
@@ -87,8 +61,9 @@ def test_unix_socket_is_for_its_group(database_url, tmp_path):
 
 HEAD = """
 import gc, json, os, resource, runpy, signal, sys
-def load():
-    os.environ.setdefault("STACKMGR.RELEASE", sys.argv[2])  # else each load takes another check
+from unittest.mock import Mock
+def load(**changed):
+    os.environ["STACKMGR.RELEASE"] = json.dumps(json.loads(sys.argv[2]) | {"warnings": []} | changed)
     return runpy.run_path(sys.argv[1])
 """
 
@@ -116,13 +91,23 @@ for most in resource.getrlimit(resource.RLIMIT_NOFILE)[1], 300, 200:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
     accepted = load()["worker_connections"]
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - accepted)"""),
-    "a listener's name is its address": (
-        "None\nNone\nSTACKMGR_ADMIN_BIND: a..b: UnicodeError\n1\nSTACKMGR_ADMIN_BIND: [::z]: gaierror\n1", """
-for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"), ("a..b", ""), ("[::z]", ""):
-    os.environ["STACKMGR.RELEASE"] = json.dumps(json.loads(sys.argv[2]) | {"admin_bind": f"{bind}:9108"})
-    settings = load()
-    settings["_log"].error = lambda text, host, ex: print(text % (host, type(ex).__name__))
-    try: print(settings["_require_admin_port_of_its_own"]([(host, 9108)]))
+    "a listener's name is its address": ("None\nNone", """
+for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
+    print(load(admin_bind=f"{bind}:9108")["_require_admin_port_of_its_own"]([(host, 9108)]))"""),
+    "an unknown host is named": ("a..b UnicodeError\n[::z] gaierror", """
+for bind in "a..b", "[::z]":
+    settings = load(admin_bind=f"{bind}:9108")
+    settings["_log"].error = lambda text, host, ex: print(host, type(ex).__name__)
+    try: settings["_require_admin_port_of_its_own"]([])
+    except SystemExit: pass"""),
+    "sockets of systemd": (f"{SAME_PORT}\n1\n{NOT_PASSED}", """
+server = Mock()
+own, wrong, other = (Mock(**{"sock.getsockname.return_value": each})
+                     for each in (("127.0.0.1", 9108), ("127.0.0.2", 9108), "/run/socket"))
+settings = load(admin_bind="127.0.0.1:9108", admin_port=9108)
+settings["_log"].error = settings["_log"].warning = lambda text, value: print(text % value)
+for server.LISTENERS in [own, other], [own, wrong], [other]:
+    try: settings["when_ready"](server)
     except SystemExit as ex: print(ex.code)"""),
     "process 1 keeps gunicorn's handler": ("False\nTrue", """
 os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
