@@ -71,7 +71,7 @@ class RolledBack(DatabaseError):
     """A batch has changed nothing, because of an *error* of `failed`, or of the commit."""
 
     def __init__(self, error: DatabaseError, failed: Execution) -> None:
-        super().__init__(ReasonSlug(error.reason), statement=error.statement, sqlstate=error.sqlstate)
+        super().__init__(ReasonSlug(error.reason), sqlstate=error.sqlstate)
         self.failed = failed
 
 
@@ -135,7 +135,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             for each in executions:
                 self._send(each)
             self.pgconn.pipeline_sync()
-            results = self._pipeline_results(last, deadline)
+            results = self._pipeline_results(deadline)
             self.pgconn.exit_pipeline_mode()
             self._require_commit(executions, results)
             return [self._rows(result) for result in results]
@@ -150,8 +150,6 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             try:
                 _require_success(each.statement if each else executions[-1].statement, result)
             except DatabaseError as ex:
-                if ex.sqlstate == retries.INVALID_STATEMENT_NAME and each:
-                    del self._statement_names[each.statement.name]
                 raise RolledBack(ex, each or executions[-1]) from ex
         if self._warned and any(each.statement.writes for each in executions):
             raise DatabaseError(ReasonSlug.UNCONFIRMED, sqlstate="01000")
@@ -219,7 +217,7 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
         self.pgconn.send_prepare(statement.prepared_name, statement.text)
         self._send(execution)
         self.pgconn.pipeline_sync()
-        results = self._pipeline_results(statement, deadline)
+        results = self._pipeline_results(deadline)
         self.pgconn.exit_pipeline_mode()
         if _sqlstate(results[0]) == retries.DUPLICATE_PREPARED_STATEMENT:
             self.pgconn.send_query_params(statement.text, values, None, formats)
@@ -258,26 +256,19 @@ class DatabaseConnection(psycopg.Connection[TupleRow]):
             _require_success(statement, result)
         return results[0]
 
-    def _pipeline_results(self, statement: Statement, deadline: float) -> list[pq.abc.PGresult]:
+    def _pipeline_results(self, deadline: float) -> list[pq.abc.PGresult]:
         """Return the results of a pipeline, errors included, once the server is ready again.
 
         An error of the commit follows the others.
         """
         self._flush(deadline)
         results: list[pq.abc.PGresult] = []
-        try:
-            # None follows the result of each statement, but not the last result, which is the sync's.
-            while (result := self._next_result(deadline) or self._next_result(deadline)) is not None:
-                if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    return results
-                results.append(result)
-            raise psycopg.OperationalError  # noqa: TRY301 - as of a lost connection
-        except psycopg.OperationalError:
-            self.close()
-            # The last that a server sends before it closes the connection may be the reason.
-            for result in results[-1:]:
-                _require_success(statement, result)
-            raise
+        # None follows the result of each statement, but not the last result, which is the sync's.
+        while (result := self._next_result(deadline) or self._next_result(deadline)) is not None:
+            if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return results
+            results.append(result)
+        raise psycopg.OperationalError  # as of a lost connection
 
     def _next_result(self, deadline: float) -> pq.abc.PGresult | None:
         while self.pgconn.is_busy():

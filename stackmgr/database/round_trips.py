@@ -266,8 +266,7 @@ class RoundTrips:
             self._note_wait(ex.failed, ex)
             _log.debug("a round trip of %d requests was rolled back: %s", len(requests), ex.sqlstate)
         except DatabaseError as ex:
-            is_own = ex.reason != ReasonSlug.REJECTED  # not of a session that the server ended
-            batch.reason = ReasonSlug(ex.reason) if is_own else ReasonSlug.CONNECTION_LOST
+            batch.reason = ReasonSlug(ex.reason)
         except BaseException:
             batch.reason = ReasonSlug.CONNECTION_LOST
             raise

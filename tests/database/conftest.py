@@ -9,6 +9,7 @@ import pytest
 from stackmgr.database import pool
 from stackmgr.database.pool import Database
 from tests.database.subject import PATIENCE, Subject, SubjectMaker, Watcher
+from tests.support.greenlets import Running
 from tests.support.postgres import FaultyPostgres, faulty_postgres
 from tests.support.recorder import opened
 from tests.support.waiting import eventually
@@ -61,6 +62,18 @@ def make_subject(server: FaultyPostgres, spellings: dict, deadline: float) -> It
 @pytest.fixture
 def subject(make_subject: SubjectMaker) -> Subject:
     return make_subject()
+
+
+@pytest.fixture
+def greenlets() -> Iterator[Running]:
+    with ExitStack() as cleanup:
+        yield Running(48, cleanup)
+
+
+@pytest.fixture
+def causes(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return a function that returns the cause of each failed request, as the log states it."""
+    return lambda: [each.fields["causes"][0] for each in caplog.records if hasattr(each, "fields")]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -59,6 +60,7 @@ class Subject:
 
     database: Database
     client: Client
+    lines: list[dict[str, Any]]  # of the log, one for each request
     stack_id: str = ""
 
     def operations(self) -> dict[str, Callable[[], int]]:
@@ -132,8 +134,10 @@ class SubjectMaker:
     def _open(self, url: str | None, key: str, external_id: str, deadline: float) -> Subject:
         pool = opened(url or self.server.url(), pool_size=POOL_SIZE, deadline=deadline)
         database = self.cleanup.enter_context(pool)
-        app = create_app(database=database, verifier=DatabaseVerifier(), spellings=self.spellings)
-        return Subject(database, Client(app, key, external_id, database.names))
+        lines: list[dict[str, Any]] = []
+        parts = {"database": database, "verifier": DatabaseVerifier(), "observers": [lines.append]}
+        app = create_app(spellings=self.spellings, **parts)
+        return Subject(database, Client(app, key, external_id, database.names), lines)
 
 
 def at_once(calls: list[Callable[[], int]]) -> list[int]:

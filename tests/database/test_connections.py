@@ -1,9 +1,7 @@
 """Connections that die cost no read, and the line for one loses none; its order and faults are simulated."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -12,13 +10,12 @@ import pytest
 from greenlet import GreenletExit
 
 from stackmgr.database import pool, statements
-from stackmgr.database.connection import DatabaseConnection, execution
+from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Database
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
 from stackmgr.scheduler import Signal, wait_for
 from tests.database.subject import PATIENCE, at_once
-from tests.support.greenlets import Running
 from tests.support.recorder import opened
 from tests.support.waiting import eventually
 
@@ -86,15 +83,9 @@ def assert_complete(database: Database, size: int) -> None:
     eventually(lambda: (line._nconns, len(line._pool), len(line._waiting)) == (size, size, 0))
 
 
-@pytest.fixture
-def worker() -> Iterator[Running]:
-    with ExitStack() as cleanup:
-        yield Running(3, cleanup)
-
-
-def test_failed_request_passes_its_connection_on(make_database, worker, monkeypatch):
+def test_failed_request_passes_its_connection_on(make_database, greenlets, monkeypatch):
     single = make_database(1)
-    held = worker.do(partial(acquired, single))
+    held = greenlets.do(partial(acquired, single))
 
     def fail(_: Signal, __: float) -> bool:
         single.release(held)
@@ -107,7 +98,8 @@ def test_failed_request_passes_its_connection_on(make_database, worker, monkeypa
     assert_complete(single, 1)
 
 
-def test_old_connection_is_replaced(make_database):
+def test_old_connection_is_replaced(make_database, monkeypatch):
+    monkeypatch.setattr(pool, "MIN_DRAIN_INTERVAL", PATIENCE)
     double = make_database(2)
     old = acquired(double)
     assert old._expire_at < time.monotonic() + 600
@@ -121,6 +113,13 @@ def test_old_connection_is_replaced(make_database):
         assert double._pool._nconns == 2
     double._pool._shrink_pool()
     assert double._pool._nconns == 1
+    old = acquired(double)
+    for is_closed in (True, False):  # by a second drain, too soon after the first one
+        double.drain()
+        double.release(old)
+        assert old.closed == is_closed
+        old = acquired(double)
+    double.release(old)
 
 
 def test_idle_connections_are_closed_for_others(server, admin, monkeypatch):
@@ -137,7 +136,14 @@ def test_idle_connections_are_closed_for_others(server, admin, monkeypatch):
 
 def test_no_request_waits_for_a_closed_pool(make_database, monkeypatch):
     single = make_database(1)
-    single.close()
+    held = acquired(single)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(acquired, single)
+        eventually(lambda: single._pool._waiting)
+        single.close()
+        with pytest.raises(DatabaseError, match="no_connection"):
+            waiting.result(PATIENCE / 2)
+    single.release(held)
     monkeypatch.setattr(Signal, "wait", Mock(side_effect=AssertionError))
     with pytest.raises(DatabaseError, match="no_connection"):
         acquired(single)
@@ -150,31 +156,14 @@ def test_failed_attempts_to_connect_are_logged_at_intervals(caplog):
     nowhere.open()
     with pytest.raises(DatabaseError, match="no_connection"):
         nowhere.acquire(time.monotonic() + 1)
+    assert nowhere.stats()["connections_num"] < 50
+    nowhere._pool._maybe_grow_pool = Mock(side_effect=AssertionError)
+    nowhere._pool._connect_for_line()  # for nobody
     nowhere.close()
     assert caplog.text.count("error connecting") <= 1
 
 
-@pytest.fixture
-def connection(make_database):
-    database = make_database(1)
-    connection = acquired(database)
-    yield connection
-    database.release(connection)
-
-
-def test_failed_preparation_is_repeated(connection, admin, monkeypatch):
-    missing = Statement("test", b"SELECT 1 FROM public.later", (), writes=False)
-    monkeypatch.setattr(connection, "_execute_unprepared", Mock(side_effect=AssertionError))
-    with pytest.raises(DatabaseError, check=lambda ex: ex.sqlstate == "42P01"):
-        connection.run(execution(missing, {}), time.monotonic() + PATIENCE)
-    admin.execute(b"CREATE TABLE public.later (); GRANT SELECT ON public.later TO PUBLIC")
-    try:
-        assert connection.run(execution(missing, {}), time.monotonic() + PATIENCE) == []
-    finally:
-        admin.execute(b"DROP TABLE public.later")
-
-
-def test_a_connection_keeps_no_rows(connection):
-    rows = Statement("test", b"SELECT generate_series(1, 100)", (), writes=False)
-    assert len(connection.run(execution(rows, {}), time.monotonic() + PATIENCE)) == 100
-    assert connection._transformer.pgresult is None
+def test_a_connection_keeps_no_rows(make_database):
+    single, rows = make_database(1), Statement("test", b"SELECT generate_series(1, 100)", (), writes=False)
+    assert len(single.session().rows(rows, {})) == 100
+    assert single._pool._pool[-1]._transformer.pgresult is None

@@ -39,11 +39,12 @@ def after_verification(subject, monkeypatch):
 
 
 @pytest.mark.parametrize("write", ["create", "update"])
-def test_frozen_database_holds_no_request(server, subject, write):
+def test_frozen_database_holds_no_request(server, subject, write, causes):
     """The write of a known key has been sent; one of two in a batch may have to be prepared first."""
     eventually(lambda: subject.operations()["get"]() == 200)
     with server.frozen(), in_time():
         assert at_once([subject.operations()[name] for name in (write, "list", "get")]) == [500, 503, 503]
+    assert f"DatabaseError deadline stack_{write}" in causes()
     subject.assert_complete()
 
 
@@ -66,6 +67,7 @@ def test_held_row_delays_no_read(subject, admin):
     with held_row(admin, subject.stack_id):
         with in_time():
             assert subject.operations()["update"]() == 500
+        assert len(subject.database.round_trips._alone) == 1
         assert subject.operations()["get"]() == 200
         assert subject.operations()["create"]() == 201
     assert subject.operations()["update"]() == 200

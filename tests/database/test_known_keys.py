@@ -56,11 +56,9 @@ def test_statements_of_retries_and_misses(warm):
 
 @each_operation
 @pytest.mark.parametrize(("change", "status"), [
-    (b"revoked_at = now()", 401),
-    (b"expires_at = now()", 401),
+    (b"revoked_at = now()", 401), (b"expires_at = now()", 401),
     (b"quota_id = gen_random_uuid(), quota_limit = 1, quota_seconds = 1", 429),  # it has no slot
-    (b"identity_id = 'another'", 500),
-    (b"external_id = gen_random_uuid()", 500),
+    (b"identity_id = 'another'", 500), (b"external_id = gen_random_uuid()", 500),
 ])  # fmt: skip
 def test_a_key_that_has_changed_reads_and_writes_nothing(warm, written, admin, name, change, status):
     key_digest, before = api_keys.digest(warm.client.key), written()
@@ -73,8 +71,7 @@ def test_a_key_that_has_changed_reads_and_writes_nothing(warm, written, admin, n
 
 
 @pytest.mark.parametrize("call", [
-    lambda warm: warm.client.get("no-id"),
-    lambda warm: warm.client.page("limit=0"),
+    lambda warm: warm.client.get("no-id"), lambda warm: warm.client.page("limit=0"),
     lambda warm: warm.client.create({"name": ""}),
     lambda warm: warm.client.create({"name": "x" * BODY_LIMIT_BYTES}),
     lambda warm: warm.client.update("no-id", {"name": "x"}),
@@ -88,7 +85,7 @@ def test_what_a_request_breaks_is_not_sent(warm, admin, call):
 
 
 @each_operation
-def test_only_a_read_whose_connection_dies_is_sent_again(server, warm, written, admin, watcher, name):
+def test_only_a_read_whose_connection_dies_is_sent_again(server, warm, written, admin, watcher, name, causes):
     before = written()
     with ThreadPoolExecutor() as threads, admin.transaction():
         admin.execute(LOCK_TABLE)
@@ -98,5 +95,6 @@ def test_only_a_read_whose_connection_dies_is_sent_again(server, warm, written, 
         eventually(lambda: waiting not in watcher.waiting())
     assert status.result() == (500 if name in WRITES else 200)
     assert warm.client.statements == [STATEMENTS[name]] * (1 if name in WRITES else 2)
+    assert causes() == [f"DatabaseError rejected {STATEMENTS[name]} 57P01"] * (name in WRITES)
     assert written() == before
     warm.assert_complete()

@@ -4,23 +4,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
 
 from stackmgr import scheduler
 from stackmgr.database import conninfo, round_trips
-from stackmgr.database.connection import DatabaseConnection
+from stackmgr.database.connection import DatabaseConnection, execution
+from stackmgr.database.round_trips import RoundTrips, _Batch, _Lane
+from stackmgr.database.session import Session
 from stackmgr.database.statements import Statement
+from stackmgr.errors import DatabaseError
 from stackmgr.stacks.cursor import Position
 from stackmgr.stacks.repository import list_operation
 from tests.database.subject import PATIENCE, Subject
 from tests.support.examples import configuration
-from tests.support.greenlets import Running
 from tests.support.waiting import eventually
 
 TOGETHER = round_trips.MAX_REQUESTS
@@ -36,12 +38,6 @@ WRITE = Statement(
     writes=True,
 )
 Start = Callable[[list[Callable[[], Any]]], "list[Future[Any]]"]
-
-
-@pytest.fixture
-def greenlets() -> Iterator[Running]:
-    with ExitStack() as cleanup:
-        yield Running(4 * TOGETHER, cleanup)
 
 
 @pytest.fixture
@@ -102,8 +98,9 @@ def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement
     assert sent == [TOGETHER, TOGETHER, 1]
     for each in calls(subject, statement, 8, "single"):
         start([each])[0].result(PATIENCE)
-    start(calls(subject, statement, 3, "after single ones"))[2].result(PATIENCE)
-    assert sent[2:] == [1] * 10 + [2]
+    for kind in ("after single ones", "after a batch"):
+        start(calls(subject, statement, 3, kind))[2].result(PATIENCE)
+    assert sent[2:] == [*[1] * 10, 2, 3]
     assert (trips.sent, trips.requests) == (len(sent), sum(sent))
     subject.assert_complete()
 
@@ -134,6 +131,9 @@ def test_a_batch_waits_for_a_larger_one_under_way(subject, start, sent, admin, m
         assert_results(second, "second")
         assert_results(third, "third")
         assert sent == [3, 3]
+        fourth = start(calls(subject, ECHO, 1, "fourth"))
+        assert not fourth[0].done()
+    assert_results(fourth, "fourth")
     assert len([future.result(PATIENCE) for future in under_way]) == 3
 
 
@@ -180,6 +180,38 @@ def test_no_write_of_unknown_outcome_is_sent_again(
     assert {(error.reason, error.statement) for error in errors} == {(reason, WRITE.name)}
     assert sent == [TOGETHER]
     eventually(lambda: len(written()) == TOGETHER)
+
+
+def test_a_write_that_has_given_up_is_not_sent(subject, start, written, monkeypatch):
+    monkeypatch.setattr(round_trips, "_LEAST_SHARE", 0.0)
+    given = {"stack_id": "second", "manager_id": "second"}
+    hasty = partial(Session(subject.database, 0.1).row, WRITE, given, max_rows=1)
+    with subject.every_connection():
+        first, second = start([call(subject, WRITE, "first"), hasty])
+        assert second.exception(PATIENCE).reason == "no_connection"
+    assert first.result(PATIENCE) == "first"
+    assert written() == ["first"]
+
+
+def test_a_batch_that_fails_in_its_turn_passes_it_on(monkeypatch):
+    lane, batches = _Lane(1), [_Batch() for _ in range(4)]
+    monkeypatch.setattr(scheduler.Signal, "wait", lambda *_: True)
+    for batch in batches[:3]:
+        lane.enter(batch, PATIENCE)
+    for batch in batches[:2]:
+        assert lane.under_way == [batch]
+        lane.leave(batch)
+    lane._open, batches[3].is_gathered = batches[3], scheduler.Signal()
+    monkeypatch.setattr(scheduler.Signal, "wait", lambda *_: (lane.leave(batches[2]), 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        lane.enter(batches[3], PATIENCE)
+    assert (lane.under_way, lane._open) == ([], None)
+
+
+def test_a_leader_that_fails_leaves_the_outcome_unknown(subject, start, monkeypatch):
+    monkeypatch.setattr(DatabaseConnection, "run_together", Mock(side_effect=MemoryError))
+    _, *others = start(calls(subject, WRITE, 3))
+    assert [each.exception(PATIENCE).reason for each in others] == ["connection_lost"] * 2
 
 
 @pytest.mark.parametrize(
@@ -234,6 +266,16 @@ def test_a_lock_of_one_delays_no_other(subject, start, sent, written, admin, wat
     subject.assert_complete()
 
 
+def test_a_lane_is_forgotten_once_it_is_not_used(start, monkeypatch):
+    trips, clock, error = RoundTrips(Mock(), 2), iter([0.0, 0.0, 6.0]), DatabaseError("", sqlstate="55P03")
+    monkeypatch.setattr(round_trips, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    note = lambda each: trips._note_wait(execution(WRITE, {"stack_id": "", "manager_id": each}), error)  # noqa: E731
+    for manager in ("used", "left", "used"):
+        start([partial(note, manager)])[0].result(PATIENCE)
+        trips._alone[b"used"][1].under_way.append(_Batch())
+    assert [(each, len(lane.under_way)) for each, (_, lane) in trips._alone.items()] == [(b"used", 3)]
+
+
 PAGES = [list_operation(Position(None, None), round_trips.MAX_ROWS - more).max_rows for more in (1, 0)]
 
 
@@ -245,7 +287,7 @@ PAGES = [list_operation(Position(None, None), round_trips.MAX_ROWS - more).max_r
 def test_small_results_and_writes_with_time_share(  # which have *more* seconds than a write needs
     subject, start, sent, monkeypatch, deadline, statement, max_rows, more, trips
 ):
-    moment = time.monotonic() + deadline - 1.5 * subject.database.acquire_seconds - more
+    moment = time.monotonic() + 0.4 * deadline - more
     monkeypatch.setattr(round_trips, "time", SimpleNamespace(monotonic=lambda: moment))
     given = ({"value": n, "stack_id": n, "manager_id": n} for n in "ab")
     row = lambda each: subject.database.session().row(statement, each, max_rows=max_rows)  # noqa: E731

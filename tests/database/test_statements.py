@@ -26,15 +26,12 @@ def test_statement_has_its_files_name(load):
 
 
 @pytest.mark.parametrize(("text", "writes"), [
-    ("INSERT INTO t VALUES (1);", True),
-    ("UPDATE t SET a = 1;", True),
-    ("DELETE FROM t;", True),
+    ("INSERT INTO t VALUES (1);", True), ("UPDATE t SET a = 1;", True), ("DELETE FROM t;", True),
     ("WITH a AS (INSERT INTO t VALUES (1) RETURNING b) SELECT b FROM a;", True),
-    ("SELECT a FROM stackmgr.create_stack(1);", True),
+    ("SELECT a FROM stackmgr.create_stack(1);", True), ("SELECT a FROM stackmgr.update_stack(1);", True),
     ("SELECT a, pg_logical_emit_message(true, 'a', '') FROM receipt;", True),
     ("SELECT a FROM stackmgr.stacks AS stacks (a);", False),
-    ("SELECT updated, deleted_at FROM inserts;", False),
-    ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
+    ("SELECT updated, deleted_at FROM inserts;", False), ("-- INSERT, UPDATE and DELETE\nSELECT 1;", False),
 ])  # fmt: skip
 def test_reads_and_writes_are_told_apart(load, text, writes):
     assert load(text + "\n").writes == writes

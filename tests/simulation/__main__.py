@@ -27,7 +27,7 @@ def main() -> int:
     if arguments.seed is not None:
         return _show(run(arguments.seed, mutant=mutant))
     if arguments.mutants:
-        return _find_mutants(arguments.first, arguments.seeds)
+        return _find_mutants(range(arguments.first, arguments.first + arguments.seeds))
     return _run_seeds(arguments.first, arguments.seeds, mutant)
 
 
@@ -57,24 +57,17 @@ def _run_seeds(first: int, number: int, mutant: str | None) -> int:
     return int(bool(failing))
 
 
-def _first_seed(name: str, first: int, number: int) -> tuple[int, str] | None:
-    for seed in range(first, first + number):
-        violation = run(seed, mutant=name).violation
-        if violation is not None:
-            return seed, str(violation)
-    return None
+def _first_seed(name: str, seeds: range) -> tuple[int, str]:
+    found = ((seed, run(seed, mutant=name).violation) for seed in seeds)
+    return next(((seed, str(each)[:90]) for seed, each in found if each is not None), (-1, "not found"))
 
 
-def _find_mutants(first: int, number: int) -> int:
-    missed = 0
+def _find_mutants(seeds: range) -> int:
     with ProcessPoolExecutor(_PROCESSES) as processes:
-        results = processes.map(partial(_first_seed, first=first, number=number), MUTANTS)
-        for mutant, found in zip(MUTANTS.values(), results, strict=True):
-            seed, violation = found or ("none", f"not found in {number} seeds")
-            missed += found is None
-            print(f"| {mutant.name} | {mutant.function} | {seed} | {violation[:90]} |", flush=True)
-    print(f"{len(MUTANTS)} mutants, {missed} not found")
-    return int(bool(missed))
+        found = [*processes.map(partial(_first_seed, seeds=seeds), MUTANTS)]
+    for name, (seed, violation) in zip(MUTANTS, found, strict=True):
+        print(f"| {name} | {seed} | {violation} |")
+    return int(any(seed < 0 for seed, _ in found))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from functools import cache
 from typing import Any
 
 from stackmgr import scheduler
-from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers.database import LastUse
-from stackmgr.database import conninfo, retries
+from stackmgr.database import conninfo
 from stackmgr.database.connection import DatabaseConnection
-from stackmgr.database.pool import Database, Pool
+from stackmgr.database.pool import Pool
 from stackmgr.database.round_trips import RoundTrips, _Lane
 from stackmgr.database.session import Session
 from stackmgr.scheduler import Scheduler
@@ -56,8 +55,6 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     # Races that careful reading had found before the simulation.
     ("lost turn", Pool, "_next", "if passed := self._leave(waiter):\n        return",
      "if (passed := self._leave(waiter)) and time.monotonic() < give_up_at:\n        return", 100),
-    ("rows after an exception", DatabaseConnection, "_fail", "if not isinstance(ex, DatabaseError) or",
-     "if isinstance(ex, DatabaseError) and", 0),
     # Mistakes that nobody has made yet.
     ("lost wake-up", Scheduler, "notice", "self.wake()", "pass", 1),
     ("first deadline only", Scheduler, "_set_deadline",
@@ -73,72 +70,29 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     ("deadline of each attempt", Session, "rows", "encoded, deadline, may_share=may_share and attempt == 1",
      "encoded, time.monotonic() + self._seconds_left, may_share=may_share and attempt == 1", 816),
     ("deadline of each wait", DatabaseConnection, "_wait", "deadline - time.monotonic()", "2.0", 9),
-    ("left in line", Pool, "_leave", "self._waiting.remove(waiter)", "pass", 0),
     ("overtaken", Pool, "acquire", "is_first_in_line = True", "pass", 1249),
-    ("not connecting", Pool, "_next", "self._maybe_grow_pool()", "pass", 0),
     ("one attempt", Pool, "reconnect_failed",
      "self._sched.enter(RECONNECT_INTERVAL, self._connect_for_line)", "pass", 2),
     ("coldest first", Pool, "_next", "self._pool.pop()", "self._pool.popleft()", 1),
-    ("stale connection dropped", Pool, "acquire", "self.putconn(connection)", "pass", 3),
     ("unchecked connection dropped", Pool, "acquire", "finally:\n            if",
      "except ZeroDivisionError:\n            if", 3),
-    ("stale connection acquired", Pool, "acquire", "connection.is_stale()", "False", 17),
-    ("repeated write", retries, "should_retry", "action is RetryAction.RETRY_IF_READ and writes", "False",
-     6),
     ("rows before the commit", DatabaseConnection, "_result", "results.append(result)",
      "results.append(result)\n            return results[0]", 0),
-    ("unconfirmed write", DatabaseConnection, "run", "self._warned and statement.writes", "False", 6),
-    ("write run again", Credential, "rows", "if rows := self._run(operation):",
-     "if (rows := self._run(operation)) and not operation.statement.writes:", 1),
-    ("nothing for no caller", Credential, "rows", "if rows := self._run(operation):",
-     "if (rows := self._run(operation)) is not None:", 69),
-    ("manager remembered for good", Credential, "_verify_again", "self._verify()",
-     "self.identity = self.admission.remembered", 69),
-    ("503 for a write that was sent", Credential, "_run",
-     "not statement.writes or ex.reason == ReasonSlug.NO_CONNECTION", "True", 6),
     # Mistakes in what requests share.
-    ("rows exchanged", DatabaseConnection, "run_together", "for result in results]",
-     "for result in results[::-1]]", 2),
-    ("pipeline mode kept", DatabaseConnection, "run_together", "self.pgconn.exit_pipeline_mode()", "pass",
-     1),
-    ("first result only", DatabaseConnection, "run_together", "self._require_commit(executions, results)",
-     "self._require_commit(executions[:1], results[:1])", 1),
-    ("rows before the commit of all", DatabaseConnection, "run_together",
-     "self._require_commit(executions, results)",
-     "self._require_commit(executions, results[: len(executions)])", 1094),
-    ("unconfirmed batch", DatabaseConnection, "_require_commit", "self._warned and", "False and", 150),
-    ("batch sent twice", RoundTrips, "_share", "batch.is_rolled_back or not", "True or not", 19),
-    ("rows of a neighbour", RoundTrips, "_send_together", "zip(reversed(requests), reversed(found)",
-     "zip(requests, reversed(found)", 2),
-    ("no rows for a failed batch", RoundTrips, "run", "if rows is None else rows",
-     "if not may_share else rows or []", 1),
-    ("no rows without a connection", RoundTrips, "_share", "if batch.is_sent:",
-     "if not batch.is_sent:\n            return []\n        if True:", 1),
     ("locks in order of arrival", RoundTrips, "_send_together", "sorted(requests, key=_lock_order)",
      "list(requests)", 133),
-    ("long wait of a batch", RoundTrips, "_send_together", "*([_BEGIN] * writes), ", "", 10),
-    ("leader without time", RoundTrips, "_may_share", "has_time and", "True and", 176),
     ("writes use all connections", RoundTrips, "__init__", "size - 1", "size", 4),
-    ("late to a batch", _Lane, "close", "self._open = None", "pass", 0),
-    ("batch too large", _Lane, "join", "len(batch.requests) == MAX_REQUESTS", "False", 4),
-    ("lane not left", _Lane, "leave", "self.under_way.remove(batch)", "pass", 0),
-    ("line forgotten", _Lane, "leave", "if self._line:", "if False:", 2),
     ("line not left", _Lane, "enter", "self._line.remove(batch)", "pass", 10),
-    ("neighbours forgotten", RoundTrips, "_lead", "request.has_ended.set()", "pass", 1),
     ("shared too early", RoundTrips, "_lead", "self._send(batch, connection, deadline)",
      "self._connections.release(connection)\n        self._send(batch, connection, deadline)", 0),
-    ("connection of a failed batch", RoundTrips, "_lead", "if connection is not None:",
-     "if connection is not None and batch.requests[0].rows:", 0),
     ("other threads", RoundTrips, "run", " and has_scheduler()", "", 2),
     # Errors without a fault.
-    ("not retried", retries, "should_retry", "_ATTEMPTS.get(action, 1)", "1", 0),
     ("half of its time", Session, "rows", "time.monotonic() + self._seconds_left",
      "time.monotonic() + self._seconds_left / 2", 0),
     ("gives up", Pool, "_next", "wait(give_up_at - started)", "wait((give_up_at - started) / 4)", 0),
     ("all of its time in line", RoundTrips, "_lead",
      "min(deadline, time.monotonic() + self._connections.acquire_seconds)", "deadline", 0),
     ("warning of another write", DatabaseConnection, "_send", "self._warned = False", "pass", 22),
-    ("flood of connections", Database, "drain", "now - self._drained_at > MIN_DRAIN_INTERVAL", "True", 4),
     # Threads beside the requests'.
     ("no lock at the pool", Pool, "_next", "with self._lock:", "if True:", 161),
     ("uses forgotten", LastUse, "write", "self._noticed |= noticed", "pass", 38),

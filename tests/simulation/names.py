@@ -152,8 +152,7 @@ def simulated(world: World, kernel: Kernel) -> Names:
             Thread=partial(StartedThread, world),
             get_ident=lambda: world.current.ident if world.current is not None else 0,
         ),
-        "select": module(select, epoll=lambda: Epoll(kernel), poll=lambda: Poll(kernel)),
-        "os": kernel.os(),
+        "select": module(select, epoll=lambda: Epoll(kernel), poll=lambda: Poll(kernel)), "os": kernel.os(),
     }  # fmt: skip
     names: dict[tuple[Any, str], Any] = {
         (scheduler, "monotonic"): world.monotonic, (scheduler, "_this"): Local(world, scheduler=None),
