@@ -88,10 +88,9 @@ class Circuits:
                 _put(self.of_keys, call.key, Circuit("verifier_key_circuit_open"))
             if call.probes is not self.of_all:
                 self.of_keys[call.key].fail({call, *(each for each in hanging if each.key == call.key)}, now)
-        if not call.probes and call.began >= self.responded_at:
-            others = [each for each in [call, *hanging] if not each.probes]
-            keys = {each.key for each in others if each.began >= self.responded_at}
-            self.of_all.fail(keys & (self.with_response.keys() or keys), now)
+        others = [each for each in [call, *hanging] if not each.probes]
+        keys = {each.key for each in others if each.began >= self.responded_at}
+        self.of_all.fail(keys & (self.with_response.keys() or keys), now)
 
 
 def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:

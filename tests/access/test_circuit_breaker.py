@@ -59,6 +59,37 @@ def test_circuits_are_those_of_the_model(clock):
     run_model(Calls, settings=settings(stateful_step_count=60))
 
 
+# To which the model may come, or not: the timeout, what keys do, and whether the circuit of all opens.
+CASES = {
+    "one responds twice": (PROBE / 2, [("good", "01232"), ("bad", "013")], True),
+    "probes of two keys hang": (TIMEOUT, [
+        ("good", "012"), ("bad", "010101"), ("good", "3"), ("wait", TIMEOUT), ("begin", "01"),
+        ("wait", TIMEOUT), ("bad", "2"),
+    ], False),
+    "one has begun before a response": (TIMEOUT, [
+        ("good", "012"), ("begin", "3"), ("wait", PROBE), ("begin", "0"), ("wait", PROBE), ("respond", "3"),
+        ("fail", "0"), ("bad", "12"),
+    ], False),
+    "one probes and fails": (TIMEOUT, [("bad", "000"), *[("wait", PROBE), ("bad", "0")] * 3], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("timeout", "steps", "opens"), CASES.values(), ids=CASES)
+def test_failures_that_count_open_the_circuit(clock, caplog, timeout, steps, opens):
+    breaker, begun = CircuitBreaker(timeout), {}
+    for what, given in steps:
+        clock.seconds += given if what == "wait" else 0.0
+        for key in given if what != "wait" else "":
+            if what in ("good", "bad", "begin"):
+                begun[key] = breaker.acquire(int(key))
+            if what != "begin":
+                breaker.release(begun.pop(key), responded=what in ("good", "respond"))
+    permit = breaker.acquire(4)
+    assert (bool(permit.circuit), permit.seconds) == (opens, timeout)
+    breaker.release(permit, responded=False)
+    assert len(caplog.messages) == opens
+
+
 def simulate(breaker, clock, keys, per_second, seconds):
     """Return which calls were responded to, by key, and the most that were under way.
 

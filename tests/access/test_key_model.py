@@ -4,7 +4,6 @@ The model computes each response from what has happened to the key.  Only `let_p
 """
 
 import math
-import os
 import time
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -55,7 +54,7 @@ class Key(RuleBasedStateMachine):
     def issue(self, limit, variants):
         self.cleanup, self.began = ExitStack(), time.monotonic()
         self.notes = LastUse(self.fixtures.database)
-        self.notes._pid = os.getpid()  # no thread writes them
+        self.notes._has_thread = True  # no thread writes them
         # With a variant no statement verifies a key: each request does, and only once.
         self.fixtures.database.variants = {} if limit else variants
         issued = self.fixtures.issue(quota=Quota(limit, PERIOD) if limit else None)

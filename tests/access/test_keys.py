@@ -1,6 +1,7 @@
 """Keys of the database verifier: their form, what is stored of one, rotation, and `stackmgr keys`."""
 
 import hashlib
+import itertools
 import re
 import string
 import zlib
@@ -82,7 +83,8 @@ def test_of_two_rotations_at_once_one_succeeds(issue, operator):
     assert revoked[0] == revoked[1]
 
 
-def test_key_with_anothers_hash_is_verified(issue, database):
+def test_key_with_anothers_hash_is_verified(issue, database, monkeypatch):
+    monkeypatch.setattr("stackmgr.access.credentials.monotonic", itertools.count().__next__)
     admission, found = Admission(), []
     session = database.session()
     for issued_json in (issue(), issue()):
@@ -91,6 +93,8 @@ def test_key_with_anothers_hash_is_verified(issue, database):
         found.append(credential.identity.key_id == issued_json.key_id)
         admission.remembered = credential.identity
     assert found == [True, True]
+    credential._verify()
+    assert credential.verifier_seconds == 2  # of both verifications
 
 
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase

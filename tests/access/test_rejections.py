@@ -44,7 +44,8 @@ UNUSABLE = {
     "identity_missing": verification("VALID", valid=True), "identity_id_missing": accepted(str(uuid4()), ""),
     "external_id_not_canonical": accepted("x"), "verifier_response_contradictory": verification("VALID"),
     "verifier_response_without_data": {"meta": {}}, "verifier_response_not_an_object": b"[]",
-    "verifier_response_not_json": b"<", "verifier_response_too_long": b"[" * 60_000, "key_too_long": b"",
+    "verifier_response_not_json": b"[" * 15_000, "verifier_response_too_long": b"[" * 60_000,
+    "key_too_long": b"",
 }  # fmt: skip
 
 
@@ -57,12 +58,11 @@ def test_each_unusable_response_has_its_reason(unkey_client, unkey, lines, reaso
 
 
 def test_ids_that_are_not_printable_are_not_logged(unkey_client, unkey, lines):
-    document = verification("DISABLED", keyId="a\nb")
-    document["meta"] = {"requestId": ["x"]}
-    unkey.behave = respond(200, document)
-    assert unkey_client.page().status_int == 401
-    assert lines[-1]["key_id"] is None
-    assert "verifier_request_id" not in lines[-1]
+    for meta in ({"requestId": ["x"]}, ["x"], None):
+        unkey.behave = respond(200, verification("DISABLED", keyId="a\nb") | {"meta": meta})
+        assert unkey_client.page().status_int == 401
+        assert lines[-1]["key_id"] is None
+        assert "verifier_request_id" not in lines[-1]
 
 
 NOW = 1_800_000_000
@@ -127,10 +127,8 @@ def test_rejected_key_is_logged_with_its_id(client_with, issue, operator, lines)
 TEXTS = {
     "0": 0, "17": 17, "007": 7, "Wed, 21 Oct 2015 07:28:00 GMT": 0,
     **dict.fromkeys(("", "soon", "-1", "1.5", "1e3", "17, 18", "\u0661\u0667", "1" * 5000, "17s")),
-    "Wed, 99 Oct 2015 07:28:00 GMT": None,
-    "Wed, 21 Oct 99999 07:28:00 GMT": None,
-    "Wed, 21 Oct 2015 07:28:00 +99999999999999": None,
-    "2015-10-21T07:28:00Z": None,
+    "Wed, 99 Oct 2015 07:28:00 GMT": None, "Wed, 21 Oct 99999 07:28:00 GMT": None,
+    "Wed, 21 Oct 2015 07:28:00 +99999999999999": None, "2015-10-21T07:28:00Z": None,
 }  # fmt: skip
 CLOCKS = {  # Retry-After and Date of a verifier whose clock is wrong
     ("Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:27:30 GMT"): 30,

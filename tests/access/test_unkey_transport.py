@@ -1,11 +1,13 @@
 """Network failures towards Unkey: nothing is granted, nothing changes, no request waits for long."""
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -14,6 +16,7 @@ from stackmgr.access.verifiers import circuit_breaker, http_connection, remote
 from stackmgr.database import statements
 from stackmgr.database.pool import Database
 from stackmgr.errors import ServiceUnavailable
+from stackmgr.scheduler import READABLE, WRITABLE
 from tests.support.http_server import drip, hang_up, http_server, reset, respond, response
 from tests.support.memory import types_in_cycles
 from tests.support.unkey_server import accepted
@@ -123,23 +126,28 @@ def test_a_host_may_end_with_a_dot(tls_server, make_unkey_client, resolve):
 
 
 @pytest.mark.parametrize(("name", "trusted"), [("unkey.example.org", True), ("127.0.0.1", False)])
-def test_certificate_must_match_and_be_trusted(tls_server, every_operation, make_unkey_client, name, trusted):
+def test_a_failed_connection_has_its_reason(tls_server, make_verifier, monkeypatch, name, trusted):
     with tls_server(name, is_trusted=trusted) as server:
-        every_operation(503, make_unkey_client(server.url))
-        assert server.requests == []
-
-
-def test_a_failed_connection_has_its_reason(tls_server, make_verifier):
-    with tls_server("unkey.example.org") as server:
-        reasons = {
-            server.url: "verifier_tls",
-            "http://127.0.0.1:1": "verifier_connect",
-            "http://a..b": "verifier_dns",
-        }
-        for url, reason in reasons.items():
-            with pytest.raises(ServiceUnavailable) as caught:
+        places = {server.url: "tls", "http://127.0.0.1:1": "connect", "http://a..b": "dns"}
+        for url, reason in places.items():
+            with pytest.raises(ServiceUnavailable, match=f"^verifier_{reason}$"):
                 make_verifier(url).verify("key")
-            assert caught.value.reason == reason
+        assert server.requests == []
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("no more threads")))
+    with pytest.raises(ServiceUnavailable, match="verifier_dns"):
+        make_verifier("http://127.0.0.1").verify("key")
+
+
+def test_a_request_is_sent_at_once_and_completely(unkey, make_endpoint, monkeypatch):
+    unkey.behave, endpoint, body = respond(200, {}), make_endpoint(unkey.url), b"x" * 10_000_000
+    assert endpoint.post("/", credential="c", media_type="m", body=body) == {}
+    assert unkey.requests[0].body == body
+    [connection] = endpoint._idle
+    assert connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    waits, needs = [], [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError, "done"]
+    monkeypatch.setattr(http_connection, "wait_for", lambda _, events, __: waits.append(events))
+    assert connection._finished(-1, Mock(side_effect=needs)) == "done"
+    assert waits == [-1, READABLE, WRITABLE]
 
 
 @pytest.mark.parametrize("death", [hang_up, reset])

@@ -139,7 +139,6 @@ class CircuitBreaker:
                 calls = [call for call in hanging if call.key == permit.key]
                 own.fail([permit, *calls], now, self._timeout)
         # A call older than a response says nothing about now, a probe of a key nothing about others.
-        if permit.circuit is None and permit.started_at >= self._responded_at:
-            calls = [each for each in [permit, *hanging] if each.circuit is None]
-            keys = {each.key for each in calls if each.started_at >= self._responded_at}
-            self._all.fail(keys & (self._with_response.keys() or keys), now, self._timeout)
+        calls = [each for each in [permit, *hanging] if each.circuit is None]
+        keys = {each.key for each in calls if each.started_at >= self._responded_at}
+        self._all.fail(keys & (self._with_response.keys() or keys), now, self._timeout)

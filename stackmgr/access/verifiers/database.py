@@ -1,7 +1,6 @@
 """The default verifier: keys issued by the operator, kept as SHA-256 in the service's database."""
 
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -42,17 +41,17 @@ class LastUse:
         self._interval = interval
         self._lock = threading.Lock()
         self._noticed: set[bytes] = set()
-        self._pid = 0
+        self._has_thread = False
 
     def notice(self, key_digest: bytes) -> None:
-        if key_digest in self._noticed and self._pid:
+        if key_digest in self._noticed and self._has_thread:
             return
         with self._lock:
             self._noticed.add(key_digest)
-            if self._pid != os.getpid():
+            if not self._has_thread:
                 with suppress(RuntimeError):  # no more threads: the next use tries again
                     repeat(self.write, self._interval, "last-use")
-                    self._pid = os.getpid()
+                    self._has_thread = True
 
     def write(self) -> None:
         """Write the uses; those that cannot be written are kept for the next time."""
