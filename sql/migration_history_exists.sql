@@ -11,6 +11,5 @@ FROM pg_catalog.pg_class
 LEFT JOIN pg_catalog.pg_attribute
     ON attrelid = pg_class.oid
     AND attname IN ('version', 'slug', 'checksum')
-    AND NOT attisdropped
 WHERE relnamespace = to_regnamespace('stackmgr')
     AND relname = 'schema_migrations';

@@ -23,7 +23,6 @@ SET LOCAL ROLE stackmgr_owner;
 SET LOCAL search_path = pg_catalog;
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = '10s';
-SET LOCAL DateStyle = 'ISO';
 \encoding UTF8
 \cd :folder
 
