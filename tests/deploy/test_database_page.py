@@ -1,7 +1,9 @@
 """One manager is recovered by the commands of deploy/DATABASE.md, after an erasure or a client's mistake."""
 
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,46 +13,59 @@ import pytest
 
 from stackmgr.errors import CommandError
 from stackmgr.operate import erasure, keys
-from stackmgr.operate.operator import operating
+from stackmgr.operate.operator import operating, reading
 from tests.deploy.dba import sql
 from tests.deploy.runbook import blocks
 from tests.deploy.scenes import DEPLOY, Servers
-from tests.operate.saved import MANAGER, MANAGER_ID, OTHER_MANAGER_ID, PRODUCTION, STACK
+from tests.operate.saved import MANAGER, MANAGER_ID, OTHER_MANAGER_ID, PRODUCTION, QUIET_STACK, REBIND, STACK
+from tests.support.examples import ADDRESSES, allocation_text
+from tests.support.waiting import eventually
 
 SECTION = "Recovery of one manager"
 COPY_MANAGER, RECOVER_MANAGER = blocks(SECTION, DEPLOY / "DATABASE.md")
-TABLES = ("managers", "stacks", "stack_revisions", "creation_receipts")
+TABLES = ("managers", "stacks", "stack_revisions", "creation_receipts", "manager_rebindings")
 # Without the hour of the last use.
 KEYS = """
 SELECT (key_digest, key_id, label, created_at, expires_at, revoked_at, quota_id)::text
 FROM stackmgr.api_keys WHERE external_id = %s
 """
-OVERWRITE = """
-WITH made AS (
-    INSERT INTO stackmgr.stack_revisions
-    SELECT (jsonb_populate_record(revisions, jsonb_build_object(
-        'revision_id', gen_random_uuid(), 'revision_number', revision_number + 1, 'name', 'lost'
-    ))).*
-    FROM stackmgr.stack_revisions AS revisions
-    JOIN stackmgr.stacks AS stacks USING (manager_id, stack_id, revision_number)
-    WHERE stack_id = %s
-    RETURNING *
-)
-UPDATE stackmgr.stacks AS stacks
-SET (revision_id, revision_number, name) = (made.revision_id, made.revision_number, made.name)
-FROM made WHERE stacks.manager_id = made.manager_id AND stacks.stack_id = made.stack_id
+QUOTAS = """
+SELECT of_quota::text FROM stackmgr.api_key_quota_{} AS of_quota JOIN stackmgr.api_keys USING (quota_id)
+WHERE external_id = %s
 """
+CHANGE = """
+WITH changed AS (
+    UPDATE stackmgr.stacks
+    SET revision_id = gen_random_uuid(), revision_number = revision_number + 1, {0} = '{1}'
+    WHERE stack_id = %s RETURNING *
+)
+INSERT INTO stackmgr.stack_revisions (
+    manager_id, stack_id, revision_number, revision_id, name, allocation, preset, identity_id, request_id
+)
+SELECT manager_id, stack_id, revision_number, revision_id, name, allocation, preset, 'client', 'overwrites'
+FROM changed
+"""
+CONFIGURATIONS = """
+SELECT name, allocation::text, preset FROM stackmgr.stacks WHERE manager_id = %s ORDER BY stack_id
+"""
+REVERTED = """
+SELECT identity_id, request_id FROM stackmgr.stacks
+JOIN stackmgr.stack_revisions USING (manager_id, stack_id, revision_id) WHERE manager_id = %s
+"""
+LOST_NAME = CHANGE.format("name", "lost")
+CHANGES = ((STACK, LOST_NAME), (QUIET_STACK, CHANGE.format("preset", "hourly")),
+    (STACK, CHANGE.format("allocation", allocation_text((ADDRESSES[0], 10000)))))  # fmt: skip
 
 
 def saved(url: str, manager_id: str = MANAGER_ID) -> dict[str, set[tuple[Any, ...]]]:
     rows = "SELECT {0}::text FROM stackmgr.{0} WHERE manager_id = %s"
     found = {name: set(sql(url, rows.format(name), manager_id)) for name in TABLES}
+    found |= {name: set(sql(url, QUOTAS.format(name), MANAGER)) for name in ("slots", "queues")}
     return found | {"api_keys": set(sql(url, KEYS, MANAGER))}
 
 
-def names(url: str) -> list[str]:
-    query = "SELECT name FROM stackmgr.stacks WHERE manager_id = %s ORDER BY stack_id"
-    return [name for (name,) in sql(url, query, MANAGER_ID)]
+def configurations(url: str) -> list[tuple[Any, ...]]:
+    return sql(url, CONFIGURATIONS, MANAGER_ID)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +80,9 @@ def shell(servers: Servers, monkeypatch) -> Iterator[Servers]:
     monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
     servers.reset(SECTION)
     with operating(servers.source) as operator:
-        keys.create(operator, MANAGER, quota=keys.Quota(100, 1))
+        keys.create(operator, MANAGER, quota=keys.Quota(150, 1))
+    sql(servers.source, REBIND, MANAGER)
+    sql(servers.source, CHANGE.format("name", "caf\u00e9 \u20ac"), QUIET_STACK)
     sql(servers.admin, "DROP DATABASE copy")
     sql(servers.admin, "CREATE DATABASE copy TEMPLATE stackmgr")
     copy = servers.variables["COPY"].replace("user=postgres", "user=stackmgr_operator")
@@ -85,12 +102,12 @@ def test_half_erased_manager_is_recovered(shell, monkeypatch):
         revoked = saved(url)["api_keys"] - copied["api_keys"]
 
         def hold(done: int, *_: object) -> None:
-            if done == 8:
+            if done == 9:
                 erasure.hold(other, MANAGER_ID, "recovery")
 
         with pytest.raises(CommandError):
             erasure.erase(operator, MANAGER_ID, MANAGER, hold)
-        assert [len(rows) for rows in saved(url).values()] == [0, 1, 0, 0, 3]
+        assert [len(rows) for rows in saved(url).values()] == [0, 1, 0, 0, 0, 100, 100, 3]
         erasure.release(other, MANAGER_ID)
         with pytest.raises(AssertionError, match="is not finished: hold the manager first"):
             shell.run(RECOVER_MANAGER)
@@ -117,23 +134,31 @@ def test_erased_and_overwritten_are_recovered(shell):
         sql(url, "DELETE FROM stackmgr.managers WHERE identity_id IN ('new', %s)", f"id:{MANAGER}")
     shell.run(COPY_MANAGER + RECOVER_MANAGER)
     assert saved(url) == saved(copy)
-    sql(url, OVERWRITE, STACK)
+    copied = configurations(copy)
     sql(url, "DELETE FROM stackmgr.stack_revisions WHERE revision_number = 1 AND stack_id = %s", STACK)
-    for revert in ("", "-v revert=no "):
-        shell.run(RECOVER_MANAGER.replace("-v folder", f"{revert}-v folder"))
-        assert names(url) == ["lost", "Income"]
+    for changes, others in ((CHANGES[:2], ("", "-v revert=no ")), (CHANGES[2:], ())):
+        for stack, change in changes:
+            sql(url, change, stack)
+        changed = configurations(url)
+        for other in others:
+            shell.run(RECOVER_MANAGER.replace("-v folder", f"{other}-v folder"))
+            assert configurations(url) == changed != copied
+        shell.run(RECOVER_MANAGER.replace("-v folder", "-v revert=yes -v folder"))
+        assert configurations(url) == copied
+    assert sql(url, REVERTED, MANAGER_ID) == [("stackmgr_operator", "recover_manager.sql")] * 2
     # A copy that fails leaves nothing of an older one to put back.
     shell.run(f"mkdir {MANAGER}; cp {MANAGER_ID}/* {MANAGER}")
     with pytest.raises(AssertionError, match="the copy has no manager of this manager id"):
         shell.run(COPY_MANAGER, MANAGER_ID=MANAGER)
     with pytest.raises(AssertionError, match=r"managers\.tsv: No such file"):
         shell.run(RECOVER_MANAGER, MANAGER_ID=MANAGER)
-    shell.run(RECOVER_MANAGER.replace("-v folder", "-v revert=yes -v folder"))
-    assert names(url) == ["Growth", "Income"]
     live, copied = saved(url), saved(copy)
-    assert [len(live[table] - copied[table]) for table in live] == [0, 1, 2, 0, 0]
-    assert [len(copied[table] - live[table]) for table in live] == [0, 1, 0, 0, 0]
-    for name, old, new in (("stack_revisions", "Income", "I"), ("creation_receipts", r"\b20\d\d-", "1999-")):
+    assert [len(live[table] - copied[table]) for table in live] == [0, 2, 6, 0, 0, 0, 0, 0]
+    assert [len(copied[table] - live[table]) for table in live] == [0, 2, 0, 0, 0, 0, 0, 0]
+    for name, old, new in (
+        ("stack_revisions", "Income", "I"), ("creation_receipts", r"\b20\d\d-", "1999-"),
+        ("stacks", r"\t4\t", "\t9\t"),
+    ):  # fmt: skip
         file = shell.folder / MANAGER_ID / f"{name}.tsv"
         unchanged = file.read_text()
         file.write_text(re.sub(old, new, unchanged))
@@ -141,3 +166,63 @@ def test_erased_and_overwritten_are_recovered(shell):
             shell.run(RECOVER_MANAGER)
         file.write_text(unchanged)
     assert saved(url) == live
+    # The account was given to another manager since, and that one erased.
+    sql(url, "UPDATE stackmgr.managers SET external_id = gen_random_uuid() WHERE manager_id = %s", MANAGER_ID)
+    sql(url, "TRUNCATE stackmgr.api_keys, stackmgr.api_key_quota_slots, stackmgr.api_key_quota_queues")
+    shell.run(RECOVER_MANAGER)
+    for table in ("api_keys", "api_key_quota_slots", "api_key_quota_queues"):
+        assert sql(url, f"SELECT count(*) FROM stackmgr.{table}") == [(0,)], table
+
+
+# Of a user in another country, whose login suits requests.
+ELSEWHERE = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
+WAITS = "SELECT pid FROM pg_locks WHERE NOT granted"
+
+
+def test_no_setting_of_a_user_and_no_session_changes_a_recovery(shell):
+    url = shell.source
+
+    def run_behind(name: str, lock: str, limit: str, command: str, then: str = "SELECT") -> None:
+        style = {} if then == LOST_NAME else {"PGDATESTYLE": "ISO, MDY"}
+        given = ELSEWHERE | style | {"PGOPTIONS": f"-c {limit}=50ms -c search_path=nowhere"}
+        other_url = shell.url(str(shell.folder / "source"), name)
+        with psycopg.connect(other_url) as other, ThreadPoolExecutor() as threads:
+            other.execute(lock.encode())
+            running = threads.submit(shell.run, command, **given)
+            eventually(lambda: running.done() or sql(url, WAITS))
+            assert not running.done(), running.result()
+            time.sleep(0.1)
+            other.execute(then.replace("%s", f"'{STACK}'").encode())
+            other.commit()
+        running.result()
+
+    # All in one snapshot, that of the beginning.
+    run_behind("copy", "LOCK TABLE stackmgr.stacks", "statement_timeout", COPY_MANAGER, LOST_NAME)
+    before = saved(url)
+    rows = "SELECT FROM stackmgr.{}" + f" WHERE manager_id = '{MANAGER_ID}' FOR UPDATE"
+    run_behind("stackmgr", rows.format("managers"), "lock_timeout", RECOVER_MANAGER)
+    with operating(url) as operator:
+        erasure.erase(operator, MANAGER_ID, MANAGER, lambda *_: None)
+    again = "UPDATE stackmgr.manager_erasures SET finished_at = NULL"
+    with pytest.raises(AssertionError, match="is not finished"):
+        run_behind("stackmgr", rows.format("manager_erasures"), "statement_timeout", RECOVER_MANAGER, again)
+    sql(url, again.replace("NULL", "now()"))
+    shell.run(RECOVER_MANAGER)
+    assert saved(url) == before
+
+
+def test_a_copy_knows_every_target_of_a_recovery(servers):
+    script = (DEPLOY / "postgresql/copy_manager.sql").read_text()
+    targets = "^recovery_target(_time|_xid|_lsn|_name)?$"
+    [(names,)] = sql(servers.admin, "SELECT array_agg(name) FROM pg_settings WHERE name ~ %s", targets)
+    assert {*re.findall(r"current_setting\('(\w+)'\)", script)} == {*names}
+    removed, *_, last = re.findall(r"(\w+)\.tsv\n", script)
+    assert (removed, last) == ("managers", "managers")  # whose file says that the others are complete
+
+
+def test_no_database_is_changed_that_only_has_the_same_name(servers, monkeypatch):
+    monkeypatch.setenv("SERVICE_DATABASE_URL", servers.variables["TARGET"])
+    with reading(servers.source):
+        pass
+    with pytest.raises(CommandError, match="names another database"), operating(servers.source):
+        pass

@@ -58,7 +58,7 @@ def role_script() -> str:
 @pytest.fixture(scope="module")
 def dba(binaries: Path) -> Iterator[Dba]:
     """A cluster on which the roles were made, and the schema by the operator's login."""
-    careless = ("log_parameter_max_length_on_error=-1", "log_error_verbosity=default")
+    careless = ("log_parameter_max_length_on_error=-1", "log_error_verbosity=default", "log_statement=ddl")
     with cluster(binaries, *careless) as url, closing(Dba(url, binaries)) as dba:
         for _ in range(2):
             dba.run_printed(role_script())
@@ -71,10 +71,12 @@ def test_service_login_has_all_it_needs_and_nothing_else(dba):
     assert (findings.problems, findings.warnings, findings.reachable) == ([], [], True)
     recommended = {
         "log_parameter_max_length": "0", "log_parameter_max_length_on_error": "0",
-        "log_error_verbosity": "terse", "server_encoding": "UTF8",
+        "log_error_verbosity": "terse", "server_encoding": "UTF8", "pgaudit.log_parameter": "off",
     }  # fmt: skip
     with psycopg.connect(dba.login("stackmgr_service")) as connection:
         run = connection.execute
+        if connection.info.server_version >= 160000:
+            recommended["auto_explain.log_parameter_max_length"] = "0"
         assert run(ROLES).fetchone() == ("stackmgr_app stackmgr_service",)
         found = {name: run("SELECT current_setting(%s)", [name]).fetchone()[0] for name in recommended}
         assert found == recommended
@@ -115,9 +117,19 @@ def test_analyst_reads_all_but_digests(dba):
 
 
 def test_roles_sql_names_wrong_settings(dba):
-    advice = dba.run_printed(role_script())
-    assert re.search(r"archive_mode +\| off +\| on", advice)
-    assert "fsync" not in advice
+    for change in ("SET fsync = off", "SET full_page_writes = off"):
+        sql(dba.url, f"ALTER SYSTEM {change}")
+    sql(dba.url, "SELECT pg_reload_conf()")
+    eventually(lambda: sql(dba.url, "SHOW full_page_writes") == [("off",)])
+    options = "PGOPTIONS='-c synchronous_commit=off -c password_encryption=md5'"
+    advice = dba.run_printed(f"export {options}; {role_script()}")
+    sql(dba.url, "ALTER SYSTEM RESET ALL")
+    sql(dba.url, "SELECT pg_reload_conf()")
+    eventually(lambda: sql(dba.url, "SHOW full_page_writes") == [("on",)])
+    names = "archive_mode fsync full_page_writes password_encryption ssl synchronous_commit"
+    found = re.findall(r"^ (\w+) +\| \S+ +\| (?:on|scram-sha-256)$", advice, re.MULTILINE)
+    assert [name for name in found if name != "data_checksums"] == names.split()  # on since 18
+    assert "fsync" not in dba.run_printed(role_script())
 
 
 def test_postgresql_image_gets_its_passwords(dba):
@@ -126,7 +138,12 @@ def test_postgresql_image_gets_its_passwords(dba):
     script = (ROOT / "deploy/postgresql/init.sh").read_text()
     files, logins = r"set (\w+) .*/(\w+)_password", r"_(\w+) PASSWORD :'(\w+)'"
     assert re.findall(files, script) == re.findall(logins, script)
-    dba.run(script.replace("/run/secrets", str(dba.folder)).replace("/stackmgr/", "deploy/postgresql/"))
+    script = script.replace("/run/secrets", str(dba.folder)).replace("/stackmgr/", "deploy/postgresql/")
+    dba.run(script)
+    with pytest.raises(AssertionError, match='role "missing" does not exist'):
+        dba.run(script.replace("ROLE stackmgr_service", "ROLE missing"))
+    log = Path(conninfo_to_dict(dba.url)["host"], "server.log").read_text()
+    assert ("CREATE ROLE" in log, '"secret"' in log) == (True, False)
     query = "SELECT rolname FROM pg_authid WHERE starts_with(rolpassword, 'SCRAM-SHA-256$') ORDER BY rolname"
     assert sql(dba.url, query) == [("stackmgr_operator",), ("stackmgr_service",)]
 
@@ -186,11 +203,13 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
         saved = "SELECT external_id::text, manager_id::text FROM stackmgr.managers"
         managers = dict(sql(dba.login("postgres"), saved))
         dba.run_printed(lines("Backup and restore")[0])
+        keys.rotate(operator, leaked.key_id, overlap_seconds=3600)
         keys.revoke(operator, leaked.key_id)
         keys.rotate(operator, rotated.key_id, overlap_seconds=3600, expires_at=None)
         keys.rotate(operator, expired.key_id, overlap_seconds=0, expires_at=None)
         erasure.erase(operator, managers[accounts[1]], accounts[1], lambda *_: None)
         erasure.hold(operator, managers[accounts[2]], "it's case 17")
+        erasure.release(operator, managers[accounts[2]])
     restore(dba, "stackmgr_second")
     restored = dba.login("stackmgr_service", "stackmgr_second")
     assert preflight.examine(restored).problems == []
@@ -203,7 +222,8 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
     listed = f"OLD='{dba.login('postgres')}' NEW='{dba.login('postgres', 'stackmgr_second')}'\n{listed}"
     todo = as_operator(dba, listed, *urls).stdout.splitlines()
     assert sorted(tuple(line.split()[1:3]) for line in todo) == [
-        *[("keys", "revoke")] * 2, *[("keys", "rotate")] * 2, ("managers", "erase"), ("managers", "hold"),
+        *[("keys", "revoke")] * 2, *[("keys", "rotate")] * 3, ("managers", "erase"), ("managers", "hold"),
+        ("managers", "release"),
     ]  # fmt: skip
     run = runner(monkeypatch, capsys)
     monkeypatch.setenv("STACKMGR_DATABASE_URL", urls[1])

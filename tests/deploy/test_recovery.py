@@ -1,22 +1,15 @@
-"""Backups and point-in-time recovery by pgBackRest, as deploy/DATABASE.md prints them, on Debian's layout.
-
-RECOVERIES=20 with `-o faulthandler_timeout=0` rehearses 20 recoveries with random damages of the archive.
-"""
+"""Backups and point-in-time recovery by pgBackRest, as deploy/DATABASE.md prints them, on Debian's layout."""
 
 import os
-import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from time import time_ns
 
 import psutil
 import pytest
 
 from tests.deploy.debian import WAL, Host
-
-RECOVERIES = int(os.environ.get("RECOVERIES", "4"))
 
 
 @pytest.fixture
@@ -114,39 +107,3 @@ def test_a_backup_needs_the_archive(host):
     host.run("pg_ctlcluster 15 main restart")
     with pytest.raises(AssertionError, match="archive_mode must be enabled"):
         host.backup("incr")
-
-
-def test_rehearsal_of_recoveries_at_random(host):
-    """Each archived row up to the target is there, or the recovery reports an error."""
-    seed = time_ns()
-    chance = random.Random(seed)  # noqa: S311
-    number, timeline, errors = 0, 1, 0
-    history: dict[int, list[tuple[int, str]]] = {1: []}
-    for _ in range(RECOVERIES):
-        for _ in range(chance.randint(2, 4)):
-            number += 1
-            history[timeline].append((number, host.add(number)))
-            if chance.random() < 0.2:
-                host.backup(chance.choice(("incr", "full")))
-        chosen, time = timeline, ""
-        expected = history[timeline]
-        if chance.random() < 0.7:
-            chosen = chance.choice([each for each, rows in history.items() if len(rows) > 1])
-            # Not the last one: a time after the last commit is never reached.
-            expected = history[chosen][: chance.randint(1, len(history[chosen]) - 1)]
-            time = expected[-1][1]
-        kind, undo = chance.choice(("", "", *KINDS)), lambda: None
-        if kind:
-            files = [f for f in host.repository.glob("archive/*/15-1/**/*") if f.is_file()]
-            undo = damage(host, chance.choice(sorted(files)), kind)
-        failed = host.recover(time=time, timeline=chosen)
-        undo()
-        if failed:
-            errors += 1
-            assert kind, failed
-            assert host.recover(time=time, timeline=chosen) == [], (seed, kind, failed)
-        assert host.rows() == [row for row, _ in expected], (chosen, time, kind)
-        timeline = host.timeline()
-        history[timeline] = list(expected)
-        host.backup("incr")
-    print(f"seed {seed}: {RECOVERIES} recoveries, {errors} ended with an error because of a damage")

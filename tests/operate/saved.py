@@ -99,6 +99,13 @@ def whitelist_without(symbol: str) -> str:
     return json.dumps(document, indent=2)
 
 
+REBIND = """
+INSERT INTO stackmgr.manager_rebindings (
+    manager_id, old_external_id, old_identity_id, new_external_id, new_identity_id
+)
+SELECT manager_id, external_id, 'before', external_id, identity_id
+FROM stackmgr.managers WHERE external_id = %s
+"""
 HERE = f"stack_id = '{STACK}'"
 # Nothing but a broken disk, a restored table or a superuser brings such rows about.
 UNGUARDED = b"""
