@@ -98,6 +98,14 @@ def test_requests_at_once_get_all_of_one_slot(limited, admin, free, database_url
     assert statuses_at_once(client, 60) == {200: 19, 429: 41}
 
 
+def test_a_slot_that_another_request_takes_is_free_after_the_period(issue, admin, database_url):
+    issued = issue(quota=Quota(1, 60))
+    given = {"quota_id": admin.execute(QUOTA, [issued.key_id]).fetchone()[0], "quota_seconds": 60}
+    with psycopg.connect(database_url) as other:
+        other.execute(SLOTS + b"FOR UPDATE OF slots", [issued.key_id])
+        assert admin.execute(CONSUME, given).fetchone() == (False, 60)
+
+
 def test_rebound_managers_request_counts_once(limited, admin, monkeypatch):
     client, _ = limited(3, 60)
     assert client.page().status_int == 200

@@ -75,6 +75,18 @@ def test_no_rejection_gives_a_reason(client, make_client, client_with, end):
     assert responses == responses[:1] * 5
 
 
+@pytest.mark.parametrize("operation", ["create", "update"])
+def test_a_known_key_that_ends_changes_nothing(client, end, unchanged, operation):
+    stack_id = client.create(configuration()).json["id"]
+    end(client)
+    send = {
+        "create": lambda: client.create(configuration()),
+        "update": lambda: client.update(stack_id, {"name": "x"}),
+    }
+    assert unchanged(send[operation]).status_int == 401
+    assert f"stack_{operation}" in client.statements
+
+
 def test_the_first_request_makes_the_record(make_client, admin):
     by_external_id = "SELECT manager_id::text, identity_id FROM stackmgr.managers WHERE external_id = %s"
     for status, send in (

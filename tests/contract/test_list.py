@@ -145,6 +145,7 @@ def test_a_walk_meets_the_longest_names(client, save, limit):
 ERASED = ("stacks", "stack_revisions", "creation_receipts")  # the last one first
 IN_BETWEEN = {
     "a name gets long": ([1], ["UPDATE stackmgr.stacks SET name = repeat('x', 262144)"], [[0], [1], [2]]),
+    "a name gets longer": ([1], ["UPDATE stackmgr.stacks SET name = repeat('x', 262145)"], [[0], [1], [2]]),
     "the long name gets short": ([1], ["UPDATE stackmgr.stacks SET name = 'short'"], [[0, 1], [2]]),
     "the last gets first": ([2], ["UPDATE stackmgr.stacks SET created_at = '2999-01-01'"], [[2, 0], [1]]),
     "all are erased": ([0, 1, 2], [f"DELETE FROM stackmgr.{table}" for table in ERASED], [[]]),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import uuid4
 
 import psycopg
@@ -18,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from stackmgr import paths
 from stackmgr.access import api_keys
-from stackmgr.operate import check, erasure, migrations
+from stackmgr.operate import check, erasure, migrations, preflight
 from stackmgr.operate.operator import NO_SCHEMA
 from stackmgr.settings import OPTIONS
 from tests.operate.saved import MANAGER, MANAGER_ID
@@ -32,6 +33,7 @@ EXTERNAL_ID = "0f0e0d0c-0b0a-4988-8776-655443322110"
 GUNICORN = (sys.executable, "-m", "gunicorn", "--check-config", "-c", "deploy/gunicorn.conf.py")
 NOWHERE = "postgresql://operator:hunter2@127.0.0.1:1/stackmgr"
 OPERATORS = (("migrate",), ("keys", "issue", "--external-id", EXTERNAL_ID), ("keys", "revoke", EXTERNAL_ID))
+UNKEY = {"STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "hunter3"}
 READERS = (("keys", "list"), ("managers", "list"), ("managers", "show", EXTERNAL_ID))
 
 
@@ -101,7 +103,8 @@ def test_migrate_brings_the_schema_up_to_date(run, server_url, monkeypatch):
         assert (found.status, found.err, found.json["ok"]) == (3, "", False)
         assert NO_SCHEMA in found.json["problems"]
         assert NO_SCHEMA in run("check", url=url).err
-        assert "Connection refused" in problems(run("migrate"))[0]
+        [refused] = problems(run("migrate", url=NOWHERE.replace(":1/", ":1,127.0.0.1:2/")))
+        assert "Connection refused" in refused
         first = run("migrate", url=url)
         assert (first.status, first.err) == (0, "")
         *applied, last = first.out.splitlines()
@@ -118,7 +121,7 @@ def test_migrate_brings_the_schema_up_to_date(run, server_url, monkeypatch):
                 admin.execute(older.replace("%s", "stackmgr_reader").encode())
             assert problems(run("keys", "list", url=url)) == [NO_SCHEMA]
     monkeypatch.setattr(migrations, "apply", lambda *_, wait_seconds, report: report(f"{wait_seconds}") or [])
-    assert run("migrate", "--wait", "7").err == "stackmgr: 7\n"
+    assert run("migrate", "--wait", "0").err == "stackmgr: 0\n"
 
 
 def test_a_key_that_is_issued_listed_and_revoked(database_url, app, statements_run):
@@ -211,9 +214,22 @@ def test_check_warns_of_needless_rights(run, database_url, server_url):
     ]
 
 
+def test_check_examines_what_a_worker_will_use(run, monkeypatch):
+    examine = Mock(return_value=preflight.Findings(warnings=["one"]))
+    monkeypatch.setattr(preflight, "examine", examine)
+    given = {"DATABASE_TIMEOUT": "7", "SQL_VARIANT": "citus", "DATABASE_CONNECTIONS": "4",
+        "ADMIN_BIND": "127.0.0.1:1", "UNKEY_URL": "https://unkey.invalid", "METRICS_DIR": "/dev/null/metrics",
+    }  # fmt: skip
+    chosen = {f"STACKMGR_{name}": value for name, value in given.items()}
+    for workers, connections in (({}, 4), ({"WEB_CONCURRENCY": "3"}, 12)):
+        ended = run("check", **workers, **UNKEY, **chosen)
+        examine.assert_called_with(NOWHERE, 7, variant="citus", connections=connections, thorough=True)
+    assert (ended.status, "STACKMGR_METRICS_DIR: " in ended.err) == (3, True)
+    assert ended.out.endswith("warning: one\nwarning: Unkey verifies no key now: verifier_dns\n")
+
+
 def test_check_prints_every_setting_and_no_secret(run, monkeypatch):
-    secrets = {"STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_ROOT_KEY": "hunter3"}
-    shown = run("check", url=f"{NOWHERE}?sslpassword=hunter4", STACKMGR_CONCURRENCY="7", **secrets)
+    shown = run("check", url=f"{NOWHERE}?sslpassword=hunter4", STACKMGR_CONCURRENCY="7", **UNKEY)
     assert (shown.status, "Connection refused" in shown.err) == (1, True)
     rows = {name: rest for name, *rest in (line.split("\t") for line in shown.out.splitlines())}
     assert rows.keys() - {"VARIABLE"} == {option.variable for option in OPTIONS.values()}
@@ -282,7 +298,8 @@ def test_an_erasure_outlives_the_limits_of_sessions(run, own_saved_url, monkeypa
     monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 1.5)
     limit_sessions(own_saved_url)
     ended = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
-    assert (ended.status, ended.out[:47]) == (0, f"{MANAGER_ID} is erased:")
+    counts = "2 stacks, 5 revisions, 2 receipts, 2 keys"
+    assert (ended.status, ended.out) == (0, f"{MANAGER_ID} is erased: {counts}\n")
     again = run("managers", "erase", MANAGER_ID, "--confirm", MANAGER, url=own_saved_url)
     assert again.out == ended.out
 

@@ -104,6 +104,7 @@ WRITES = {
     NO_MESSAGES: "in receipt_find (42501)",
     NO_NEXT: "in stack_create (42501): permission denied for sequence next",
     "CREATE INDEX ON stacks (name)": "in stack_create (54000)",
+    "CREATE INDEX ON creation_receipts (manager_id, idempotency_key, stack_id)": "in stack_create (54000)",
     "CREATE INDEX ON stacks ((1 / (octet_length(name) - 60000)))": "in stack_create (22012)",
     f"ALTER TABLE stacks ADD COLUMN note integer {CONDITION}": "in stack_create (22012)",
     "ALTER TABLE stack_revisions ADD COLUMN note text NOT NULL": "in stack_create (23502)",
@@ -253,6 +254,7 @@ SAID = {
     f"{SEQUENCE}; ALTER TABLE stacks ADD COLUMN note bigint DEFAULT nextval('next')": "column note",
     **{f"GRANT {role} TO {LOGIN}": f"membership of {LOGIN} in {role}" for role in HARMLESS},
     f"{DBA_TWO}; {OF_AN_EXTENSION}": None,
+    "CREATE AGGREGATE theirs (integer) (SFUNC = int4pl, STYPE = integer)": "stackmgr.theirs(integer)",
     f"REVOKE ALL ON DATABASE this FROM {LOGIN}; {UNRESTRICTED}": "on the database: CONNECT, TEMPORARY;",
 }
 

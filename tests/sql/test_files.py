@@ -15,6 +15,7 @@ from stackmgr.database import statements
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.conninfo import completed_conninfo
 from stackmgr.database.session import SESSION_SECONDS
+from stackmgr.operate import preflight
 from tests.sql.headers import CITUS_FUNCTIONS, SQL_FILES, SqlFile
 
 PACKAGE = Path(stackmgr.__file__).parent
@@ -68,6 +69,12 @@ def test_its_callers_are_in_the_modules_that_load_it(file: SqlFile):
     loading = {name for name, text in MODULES.items() if f'statements.load("{file.name}")' in text}
     callers = [pkgutil.resolve_name(f"stackmgr.{name}") for name in file.listed("called by")]
     assert {caller.__module__ for caller in callers} == loading
+
+
+def test_check_runs_each_statement_of_a_request():
+    of_requests = re.compile(r"(access|stacks)\.")
+    found = {name for name, file in SQL_FILES.items() if of_requests.match(file.fields["called by"])}
+    assert {*preflight._REQUESTS.split()} == found
 
 
 def test_only_files_are_sent_to_the_server():

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from unittest.mock import Mock
 from uuid import uuid4
@@ -20,7 +21,7 @@ from tests.support.waiting import eventually
 
 WAITING = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 EXISTS = b"SELECT to_regclass('stackmgr.half') IS NOT NULL"
-EMPTY = "SELECT 1;"
+EMPTY = """SELECT $x$;$$;$x$, ';' AS "a;b" -- ;\n;"""
 READS_LOCKED = re.compile(
     rb"ADD (CONSTRAINT|CHECK|FOREIGN)(?!.* NOT VALID$)|SET NOT NULL| TYPE |INDEX (?!CONCURRENTLY)", re.DOTALL
 )
@@ -146,9 +147,17 @@ def test_grants_that_fail_are_no_migration(own_url, add, monkeypatch):
 
 
 def test_a_file_without_a_transaction_may_wait_for_others(own_url, add):
-    unlimited = "DO $$ BEGIN ASSERT current_setting('lock_timeout') = '0'; END $$"
+    limits = "current_setting('lock_timeout'), current_setting('statement_timeout')"
+    unlimited = f"DO $$ BEGIN ASSERT ({limits}) = ('0', '0'); END $$"
     add(before=EMPTY, unlimited=f"-- transaction: none\n{unlimited}", after=EMPTY)
-    assert len(migrations.apply(own_url)) == 3
+    reported: list[str] = []
+    with psycopg.connect(own_url) as other:
+        other.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE")
+        time.sleep(0.3)
+        assert len(migrations.apply(own_url, report=reported.append)) == 3
+        pid = other.info.backend_pid
+    [report] = reported
+    assert f"_unlimited runs without a transaction: blocked by pid {pid} (" in report
 
 
 def test_newer_database_is_rejected(own_url, add):

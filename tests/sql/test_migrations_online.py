@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -109,18 +110,20 @@ def test_waiting_migration_fails_no_request(own_url, add, workload, binaries):
 
 
 def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
-    # However long each attempt takes, its time has passed after the second pause and not after the first.
-    monkeypatch.setattr(migrations, "_PAUSE_SECONDS", (0.5, 1000.0))
+    slept, reports = [], []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(migrations, "time", clock)
+    monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_TABLE", b"SET lock_timeout = '50ms'")
     [path] = add(noted=ADD_COLUMN)
-    reports: list[str] = []
     with psycopg.connect(own_url) as other:
         other.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE")
         pid = other.info.backend_pid
         with pytest.raises(CommandError, match=f"{path.stem}: canceling statement due to lock timeout"):
-            migrations.apply(own_url, wait_seconds=500, report=reports.append)
-    plans = ["retrying in 0.5 s", "giving up, run it again later or with --wait"]
+            migrations.apply(own_url, wait_seconds=31.5, report=reports.append)
+    assert slept == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    plans = [*(f"retrying in {pause:g} s" for pause in slept), "giving up, run it again later or with --wait"]
     assert [report.rpartition("; ")[2] for report in reports] == plans
-    assert f"pid {pid} (postgres, idle in transaction" in reports[1]
+    assert f"pid {pid} (postgres, idle in transaction" in reports[-1]
     assert one(own_url, COLUMNS) == 0
 
 

@@ -27,7 +27,7 @@ LOG_PARAMETERS = ("-c pgaudit.log_parameter=on", "-c auto_explain.log_parameter_
 MISSING = f"migration {migrations.available()[1]} is not applied: run"
 CHANGED = "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2"
 LATER_VERSION = """
-INSERT INTO stackmgr.schema_migrations VALUES (9000, 'later', sha256('later'));
+INSERT INTO stackmgr.schema_migrations VALUES (8999, 'late', sha256('1')), (9000, 'later', sha256('2'));
 ALTER TABLE stackmgr.stacks ADD CHECK (revision_number < 9)
 """
 
