@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,21 @@ import pytest
 
 from stackmgr.errors import CommandError
 from stackmgr.operate import erasure, keys
+from stackmgr.operate import operator as operator_module
 from stackmgr.operate.operator import operating, reading
 from tests.deploy.dba import sql
 from tests.deploy.runbook import blocks
 from tests.deploy.scenes import DEPLOY, Servers
-from tests.operate.saved import MANAGER, MANAGER_ID, OTHER_MANAGER_ID, PRODUCTION, QUIET_STACK, REBIND, STACK
+from tests.operate.saved import (
+    MANAGER,
+    MANAGER_ID,
+    OTHER_MANAGER,
+    OTHER_MANAGER_ID,
+    PRODUCTION,
+    QUIET_STACK,
+    REBIND,
+    STACK,
+)
 from tests.support.examples import ADDRESSES, allocation_text
 from tests.support.waiting import eventually
 
@@ -80,8 +90,9 @@ def shell(servers: Servers, monkeypatch) -> Iterator[Servers]:
     monkeypatch.setattr(erasure, "LONGEST_REQUEST_SECONDS", 0)
     servers.reset(SECTION)
     with operating(servers.source) as operator:
-        keys.create(operator, MANAGER, quota=keys.Quota(150, 1))
-    sql(servers.source, REBIND, MANAGER)
+        for manager in (MANAGER, OTHER_MANAGER):
+            keys.create(operator, manager, quota=keys.Quota(150, 1))
+            sql(servers.source, REBIND, manager)
     sql(servers.source, CHANGE.format("name", "caf\u00e9 \u20ac"), QUIET_STACK)
     sql(servers.admin, "DROP DATABASE copy")
     sql(servers.admin, "CREATE DATABASE copy TEMPLATE stackmgr")
@@ -96,6 +107,11 @@ def shell(servers: Servers, monkeypatch) -> Iterator[Servers]:
 def test_half_erased_manager_is_recovered(shell, monkeypatch):
     monkeypatch.setattr(erasure, "_BATCH", 1)
     shell.run(COPY_MANAGER)
+    files = (shell.folder / MANAGER_ID).glob("*.tsv")
+    assert {file.stem: file.read_text().count("\n") - 1 for file in files} == {
+        "managers": 1, "manager_rebindings": 1, "stacks": 2, "stack_revisions": 6, "creation_receipts": 2,
+        "api_keys": 3, "api_key_quota_slots": 100, "api_key_quota_queues": 100,
+    }  # fmt: skip
     url, copied = shell.source, saved(shell.variables["COPY"])
     with operating(url) as operator, operating(url) as other:
         keys.revoke(operator, PRODUCTION)
@@ -199,6 +215,8 @@ def test_no_setting_of_a_user_and_no_session_changes_a_recovery(shell):
     # All in one snapshot, that of the beginning.
     run_behind("copy", "LOCK TABLE stackmgr.stacks", "statement_timeout", COPY_MANAGER, LOST_NAME)
     before = saved(url)
+    others = "SELECT count(*) FROM stackmgr.manager_erasures WHERE manager_id <> %s"
+    sql(url, "INSERT INTO stackmgr.manager_erasures VALUES (gen_random_uuid(), gen_random_uuid())")
     rows = "SELECT FROM stackmgr.{}" + f" WHERE manager_id = '{MANAGER_ID}' FOR UPDATE"
     run_behind("stackmgr", rows.format("managers"), "lock_timeout", RECOVER_MANAGER)
     with operating(url) as operator:
@@ -208,7 +226,7 @@ def test_no_setting_of_a_user_and_no_session_changes_a_recovery(shell):
         run_behind("stackmgr", rows.format("manager_erasures"), "statement_timeout", RECOVER_MANAGER, again)
     sql(url, again.replace("NULL", "now()"))
     shell.run(RECOVER_MANAGER)
-    assert saved(url) == before
+    assert (saved(url), sql(url, others, MANAGER_ID)) == (before, [(1,)])
 
 
 def test_a_copy_knows_every_target_of_a_recovery(servers):
@@ -221,8 +239,11 @@ def test_a_copy_knows_every_target_of_a_recovery(servers):
 
 
 def test_no_database_is_changed_that_only_has_the_same_name(servers, monkeypatch):
+    limits = []
+    monkeypatch.setattr(operator_module, "time_limit", lambda: limits.append(30) or nullcontext())
     monkeypatch.setenv("SERVICE_DATABASE_URL", servers.variables["TARGET"])
     with reading(servers.source):
         pass
     with pytest.raises(CommandError, match="names another database"), operating(servers.source):
         pass
+    assert limits == [30] * 3  # of each connection

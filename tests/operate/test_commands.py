@@ -215,7 +215,7 @@ def test_check_warns_of_needless_rights(run, database_url, server_url):
 
 
 def test_check_examines_what_a_worker_will_use(run, monkeypatch):
-    examine = Mock(return_value=preflight.Findings(warnings=["one"]))
+    examine = Mock(side_effect=lambda *_, **__: preflight.Findings(warnings=["one"]))
     monkeypatch.setattr(preflight, "examine", examine)
     given = {"DATABASE_TIMEOUT": "7", "SQL_VARIANT": "citus", "DATABASE_CONNECTIONS": "4",
         "ADMIN_BIND": "127.0.0.1:1", "UNKEY_URL": "https://unkey.invalid", "METRICS_DIR": "/dev/null/metrics",

@@ -116,7 +116,7 @@ def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
     monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_TABLE", b"SET lock_timeout = '50ms'")
     [path] = add(noted=ADD_COLUMN)
     with psycopg.connect(own_url) as other:
-        other.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE")
+        other.execute(f"LOCK TABLE stackmgr.stacks\nIN ACCESS SHARE MODE /* {'x' * 200} */".encode())
         pid = other.info.backend_pid
         with pytest.raises(CommandError, match=f"{path.stem}: canceling statement due to lock timeout"):
             migrations.apply(own_url, wait_seconds=31.5, report=reports.append)
@@ -124,6 +124,8 @@ def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
     plans = [*(f"retrying in {pause:g} s" for pause in slept), "giving up, run it again later or with --wait"]
     assert [report.rpartition("; ")[2] for report in reports] == plans
     assert f"pid {pid} (postgres, idle in transaction" in reports[-1]
+    begins = "LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE /* "
+    assert f": {begins:x<120}); giving up" in reports[-1]
     assert one(own_url, COLUMNS) == 0
 
 

@@ -56,7 +56,7 @@ def test_what_stops_a_start_is_a_problem(own_url, options, command, problem, war
         assert len(found.problems) == len(migrations.available()) - 1
 
 
-SERVER = ("listen_addresses=127.0.0.2,127.0.0.1", "full_page_writes=off", "autovacuum=off",
+SERVER = ("listen_addresses=127.0.0.2,127.0.0.1", "full_page_writes=off", "fsync=off", "autovacuum=off",
     "max_connections=20", "superuser_reserved_connections=13", "reserved_connections=2")  # fmt: skip
 
 
@@ -67,7 +67,8 @@ def test_what_a_server_is_started_with_is_said():
             chosen = make_conninfo(url, **({"host": host} if host else {}))
             found = preflight.examine(chosen, connections=connections)
             said = " ".join(found.warnings)
-            assert found.problems[0].startswith("full_page_writes is off on the server: ")
+            assert found.problems[0].startswith("fsync is off on the server: ")
+            assert found.problems[1].startswith("full_page_writes is off on the server: ")
             assert "slow requests down: autovacuum = off" in said
             assert ("is not encrypted" in said, "the login may have 5:" in said) == (connections == 6,) * 2
         with psycopg.connect(url, autocommit=True) as admin:
