@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from itertools import repeat
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
@@ -144,12 +145,15 @@ def arbiter(monkeypatch):
 
     def fork():
         pid = len(arbiter.WORKERS) + 1
-        arbiter.WORKERS[pid] = Mock(age=pid, **{"tmp.last_update.side_effect": [arbiter.heartbeat] * 100})
+        arbiter.WORKERS[pid] = Mock(age=pid, **{"tmp.last_update.side_effect": repeat(arbiter.heartbeat)})
         return pid
 
     arbiter = Mock(WORKERS={}, num_workers=1, now=100.0, spawn_worker=fork)
     arbiter.cfg.worker_class_str = master.WORKER
-    monkeypatch.setattr(master, "time", SimpleNamespace(monotonic=lambda: arbiter.now))
+    arbiter.pass_time = lambda seconds: setattr(arbiter, "now", arbiter.now + seconds)
+    monkeypatch.setattr(
+        master, "time", SimpleNamespace(monotonic=lambda: arbiter.now, sleep=arbiter.pass_time)
+    )
     monkeypatch.setenv("NOTIFY_SOCKET", "socket")
     monkeypatch.setattr(master.systemd, "sd_notify", arbiter.notify)
     return arbiter
@@ -168,7 +172,7 @@ def test_a_worker_that_hangs_at_its_boot_is_ended_but_after_a_pause_of_the_maste
     for arbiter.heartbeat in (1e9, 1.0):
         arbiter.spawn_worker()
     for seconds in (master.BOOT_SECONDS, 1.0, master.STILL_SECONDS):
-        arbiter.now += seconds
+        arbiter.pass_time(seconds)
         assert arbiter.kill_worker.mock_calls == []
         arbiter.murder_workers()
         arbiter.manage_workers()
@@ -182,9 +186,12 @@ def test_only_who_is_superfluous_is_ended_and_not_before_the_others_serve(arbite
         arbiter.spawn_worker()
     arbiter.manage_workers()
     assert ended.mock_calls == []  # one more than wanted, which does not serve yet
-    arbiter.num_workers, changed._rejected = 2, range(2, 3)  # it ends by itself
-    arbiter.manage_workers()
-    assert (len(arbiter.WORKERS), ended.mock_calls) == (3, [])
+    arbiter.num_workers = arbiter.worker_age = 2
+    with pytest.raises(master._ReloadRejected):
+        changed._wait_for_new_workers(1)
+    assert arbiter.kill_worker.mock_calls == [call(1, signal.SIGTERM), call(2, signal.SIGKILL)]
+    arbiter.manage_workers()  # both end by themselves, so two are forked
+    assert (len(arbiter.WORKERS), ended.mock_calls) == (4, [])
 
 
 @pytest.mark.parametrize("name", ["manage_workers", "WORKERS", "cfg", "kill_worker", "handle_usr2"])
