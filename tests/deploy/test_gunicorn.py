@@ -107,6 +107,12 @@ for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15
     "a signal that the parent has blocked is not": ("set()", """
 signal.pthread_sigmask(signal.SIG_BLOCK, [15]); load()
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"""),
+    "a reload finds new files in a folder as old as before": ("True", """
+import importlib.util, tempfile
+sys.path.insert(0, folder := (kept := tempfile.TemporaryDirectory()).name)
+os.utime(folder, (1, 1)); importlib.util.find_spec("late")
+open(f"{folder}/late.py", "w").close(); os.utime(folder, (1, 1)); load()
+print(importlib.util.find_spec("late") is not None)"""),
     # Without the automatic collection, what the settings leave behind does not depend on chance.
     "a reload frees the modules of earlier ones": ("True", """
 gc.disable(); load(); load(); load()
