@@ -62,11 +62,14 @@ def test_a_value_is_accepted_or_rejected_and_not_repeated(name):
 
 
 @pytest.mark.parametrize("name", ["STACKMGR_DATABASE_URL", "STACKMGR_UNKEY_ROOT_KEY"])
-def test_a_secret_may_stand_in_a_file(tmp_path, name):
-    (tmp_path / "secret").write_bytes(GOOD[name].encode() + b"\r\n")
-    environ = {key: value for key, value in GOOD.items() if key != name}
+def test_a_secret_may_stand_in_a_file(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("io.text_encoding", lambda given, *_: given or pytest.fail("that of the locale"))
+    (tmp_path / "secret").write_text(f" {GOOD[name]}\r\n", "utf-8")
+    environ = {key: value for key, value in GOOD.items() if key != name} | {"STACKMGR_VERIFY_TIMEOUT": "7"}
     found = settings.from_environ(environ | {f"{name}_FILE": str(tmp_path / "secret")})
-    assert found == settings.from_environ(GOOD)
+    assert found.database_url == GOOD["STACKMGR_DATABASE_URL"]
+    verifier = startup.make_verifier(found, None)
+    assert (verifier._endpoint._breaker._timeout, verifier._root_key) == (7.0, "unkey_rootkey")
 
 
 def test_secret_needs_one_readable_place(tmp_path):

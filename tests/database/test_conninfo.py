@@ -111,7 +111,7 @@ def test_service_decides_the_servers_settings():
     assert options[0] == "-c plan_cache_mode=force_generic_plan"
     assert options[1:4] == ["enable_seqscan=off", "enable_sort=off", "statement_timeout=1h"]
     assert "role=stackmgr_app" in options[4:]
-    assert "statement_timeout=3000ms" in options[4:]
+    assert {"statement_timeout=3000ms", "client_connection_check_interval=500ms"} <= {*options[4:]}
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,8 @@ def warm(subject: Subject) -> Subject:
 
 @pytest.fixture
 def written(admin: psycopg.Connection) -> Callable[[], int]:
-    def written() -> int:
-        [(number,)] = admin.execute(b"SELECT count(*) FROM stackmgr.stack_revisions").fetchall()
-        return number
-
-    return written
+    count = b"SELECT count(*) FROM stackmgr.stack_revisions"
+    return lambda: admin.execute(count).fetchone()[0]
 
 
 def test_statements_of_retries_and_misses(warm):

@@ -19,6 +19,7 @@ from stackmgr.database.round_trips import RoundTrips, _Batch, _Lane
 from stackmgr.database.session import Session
 from stackmgr.database.statements import Statement
 from stackmgr.errors import DatabaseError
+from stackmgr.limits import BODY_LIMIT_BYTES
 from stackmgr.stacks.cursor import Position
 from stackmgr.stacks.repository import list_operation
 from tests.database.subject import PATIENCE, Subject
@@ -102,6 +103,7 @@ def test_requests_of_one_turn_share_a_round_trip(subject, start, sent, statement
         start(calls(subject, statement, 3, kind))[2].result(PATIENCE)
     assert sent[2:] == [*[1] * 10, 2, 3]
     assert (trips.sent, trips.requests) == (len(sent), sum(sent))
+    assert TOGETHER * max(BODY_LIMIT_BYTES, round_trips.MAX_ROWS * 5_300) < 3_200_000  # bytes of a batch
     subject.assert_complete()
 
 
@@ -202,10 +204,12 @@ def test_a_batch_that_fails_in_its_turn_passes_it_on(monkeypatch):
         assert lane.under_way == [batch]
         lane.leave(batch)
     lane._open, batches[3].is_gathered = batches[3], scheduler.Signal()
-    monkeypatch.setattr(scheduler.Signal, "wait", lambda *_: (lane.leave(batches[2]), 1 / 0))
-    with pytest.raises(ZeroDivisionError):
-        lane.enter(batches[3], PATIENCE)
-    assert (lane.under_way, lane._open) == ([], None)
+    for wait in (lambda *_: False, lambda *_: (lane.leave(batches[2]), 1 / 0)):
+        monkeypatch.setattr(scheduler.Signal, "wait", wait)
+        with pytest.raises((DatabaseError, ZeroDivisionError)):
+            lane.enter(batches[3], PATIENCE)
+        assert (lane._open, len(lane._line)) == (None, 0)
+    assert lane.under_way == []
 
 
 def test_a_leader_that_fails_leaves_the_outcome_unknown(subject, start, monkeypatch):

@@ -39,19 +39,17 @@ def _show(world: World) -> int:
     return int(world.violation is not None)
 
 
-def _failing(seeds: range, mutant: str | None = None) -> list[int]:
-    return [seed for seed in seeds if run(seed, mutant=mutant).violation is not None]
+def _fails(seed: int, mutant: str | None) -> bool:
+    return run(seed, mutant=mutant).violation is not None
 
 
 def _run_seeds(first: int, number: int, mutant: str | None) -> int:
-    started, failing = time.monotonic(), []
-    chunks = [range(at, min(at + _CHUNK, first + number)) for at in range(first, first + number, _CHUNK)]
+    started, seeds = time.monotonic(), range(first, first + number)
     with ProcessPoolExecutor(_PROCESSES) as processes:
-        for found in processes.map(partial(_failing, mutant=mutant), chunks):
-            for seed in found:
-                failing.append(seed)
-                _show(run(seed, mutant=mutant))
-                sys.stdout.flush()
+        found = processes.map(partial(_fails, mutant=mutant), seeds, chunksize=_CHUNK)
+        failing = [seed for seed, fails in zip(seeds, found, strict=True) if fails]
+    for seed in failing:
+        _show(run(seed, mutant=mutant))
     seconds = time.monotonic() - started
     print(f"{number} seeds in {seconds:.0f} s: {len(failing)} failed {failing or ''}")
     return int(bool(failing))

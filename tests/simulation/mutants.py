@@ -13,7 +13,7 @@ from stackmgr.access.verifiers.database import LastUse
 from stackmgr.database import conninfo
 from stackmgr.database.connection import DatabaseConnection
 from stackmgr.database.pool import Pool
-from stackmgr.database.round_trips import RoundTrips, _Lane
+from stackmgr.database.round_trips import RoundTrips
 from stackmgr.database.session import Session
 from stackmgr.scheduler import Scheduler
 
@@ -82,7 +82,6 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     ("locks in order of arrival", RoundTrips, "_send_together", "sorted(requests, key=_lock_order)",
      "list(requests)", 133),
     ("writes use all connections", RoundTrips, "__init__", "size - 1", "size", 4),
-    ("line not left", _Lane, "enter", "self._line.remove(batch)", "pass", 10),
     ("shared too early", RoundTrips, "_lead", "self._send(batch, connection, deadline)",
      "self._connections.release(connection)\n        self._send(batch, connection, deadline)", 0),
     ("other threads", RoundTrips, "run", " and has_scheduler()", "", 2),
