@@ -83,6 +83,11 @@ for most in resource.getrlimit(resource.RLIMIT_NOFILE)[1], 300, 200:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
     accepted = load()["worker_connections"]
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - accepted)"""),
+    "files without limit": ("(10240, -1)\n10000\n10000", """
+resource.setrlimit = lambda _, limits: print(limits)
+for soft in 1024, -1:
+    resource.getrlimit = lambda _: (soft, -1)
+    print(load()["worker_connections"])"""),
     "a listener's name is its address": ("None\nNone", """
 for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
     print(load(admin_bind=f"{bind}:9108")["_require_admin_port_of_its_own"]([(host, 9108)]))"""),

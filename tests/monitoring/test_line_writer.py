@@ -161,7 +161,8 @@ lines.flush()
 lines.write(b"two, torn\\n")
 lines.flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-lines.write(b"three\\n")
+with lines._lock:  # of the same thread: a signal handler may interrupt a write
+    lines.write(b"three\\n")
 lines.flush()
 assert lines._pending_bytes == 0
 lines.write(b"parent\\n")

@@ -43,7 +43,7 @@ def test_a_connection_string_is_enough():
     assert (chosen.verifier, chosen.concurrency, chosen.database_timeout) == ("database", 64, 5)
     assert (chosen.log_level, chosen.log_format) == ("info", "json")
     empty = dict.fromkeys(("STACKMGR_TOKENS", *NUMBERS, *CHOICES), "")
-    assert prepared(**empty) == chosen
+    assert prepared(WEB_CONCURRENCY="999", **empty) == chosen
 
 
 def test_other_variables_are_ignored():
