@@ -3,6 +3,7 @@
 import gc
 import logging
 import weakref
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -11,6 +12,7 @@ from stackmgr import errors
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers import Identity
 from stackmgr.access.verifiers.database import DatabaseVerifier
+from stackmgr.database.pool import Database
 from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimited, ServiceUnavailable
 from stackmgr.http import app
 from stackmgr.monitoring.logs import Formatter
@@ -70,6 +72,13 @@ def test_a_failing_database_is_503_then_500(behind, server_url, rejected, caplog
             rejected(500, "internal_error", OPERATIONS[name], behind(FixedVerifier(KNOWN), database))
     failed = [record for record in caplog.records if record.getMessage() == "a request failed"]
     assert failed[1].fields["causes"][0] == f"DatabaseError rejected stack_{name} 3F000"
+
+
+@operations
+def test_each_request_has_its_own_deadline(client, operation):
+    with patch.object(Database, "session", autospec=True, side_effect=Database.session) as session:
+        assert {operation(client).status_int for _ in range(2)} < {200, 201, 404}
+    assert session.call_count == 2
 
 
 @operations

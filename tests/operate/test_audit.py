@@ -14,7 +14,7 @@ from tests.support.processes import completed
 
 AUDIT = paths.directory("deploy") / "support" / "audit.sql"
 ITS_MANAGER = f"manager_id = '{MANAGER_ID}'"
-LAST = f"{HERE} AND revision_number = 4"
+SECOND, LAST = (f"{HERE} AND revision_number = {number}" for number in (2, 4))
 
 
 def both(change: str) -> str:
@@ -55,24 +55,18 @@ FAULTS = {
         "current_row",
     ),
     "no last revision": (delete("stack_revisions", LAST), "no_revision"),
-    "a revision id of another revision": (
-        update("stack_revisions", f"revision_id = '{STACK[:-4]}0003'", f"{HERE} AND revision_number = 2"),
-        "revision_id",
-    ),
-    "a gap": (delete("stack_revisions", f"{HERE} AND revision_number = 2"), "revision_gap"),
+    "a repeated revision id":
+        (update("stack_revisions", f"revision_id = '{STACK[:-4]}0003'", SECOND), "revision_id"),
+    "a gap": (delete("stack_revisions", SECOND), "revision_gap"),
     "no first revision": (delete("stack_revisions", f"{HERE} AND revision_number = 1"), "revision_gap"),
     "no revision": (delete("stack_revisions"), "no_revision"),
     "no receipt": (delete("creation_receipts"), "no_receipt"),
-    "two receipts": (SECOND_RECEIPT + HERE, "receipts"),
+    "two receipts": (SECOND_RECEIPT + HERE, "receipts"), "no stack": (delete("stacks"), "no_stack"),
     "another digest": (update("creation_receipts", "input_digest = sha256('')"), "digest"),
-    "no stack": (delete("stacks"), "no_stack"),
     "an empty identity": (update("managers", "identity_id = ''", ITS_MANAGER), "identity"),
     "an identity with a tab": (update("managers", r"identity_id = E'a\tb'", ITS_MANAGER), "identity"),
     "no manager": (delete("managers", ITS_MANAGER), "no_manager"),
-    "a revision before the one before": (
-        update("stack_revisions", "created_at = '2026-11-20'", f"{HERE} AND revision_number = 2"),
-        "time",
-    ),
+    "a revision before the first": (update("stack_revisions", "created_at = '2026-11-20'", SECOND), "time"),
     "a future revision": (update("stack_revisions", "created_at = now() + interval '1 day'", LAST), "time"),
     "an older stack": (update("stacks", "created_at = '1999-01-01'"), "time"),
     "an older receipt": (update("creation_receipts", "created_at = '1999-01-01'"), "time"),
