@@ -19,7 +19,7 @@ from tests.server.gunicorn_process import get
 from tests.support import greenlets
 from tests.support.http_wire import RawClient
 
-MANAGERS, OPERATOR, UNIX = range(3)  # the listeners
+MANAGERS, OPERATOR, UNIX, OTHER = range(4)  # the listeners; operators have one port
 OK, BUSY = b"HTTP/1.1 200", b"HTTP/1.1 503"
 PEER = "2001:db8::1"  # of `connect`
 
@@ -45,7 +45,7 @@ class Log:
 class MemoryServer(worker.Worker):
     """A worker; its time is `now`, in seconds.
 
-    `connect` makes a connection without a listener; `connected` one to a listener, of which it has three.
+    `connect` makes a connection without a listener; `connected` one to a listener, of which it has four.
     """
 
     port = 8000
@@ -71,9 +71,10 @@ class MemoryServer(worker.Worker):
         bound.append(self._cleanup.enter_context(socket.socket(socket.AF_UNIX)))
         bound[UNIX].bind("")  # which chooses an address
         bound[UNIX].listen()
+        self.admin_port = bound[OPERATOR].getsockname()[1]
+        bound.append(self._cleanup.enter_context(socket.create_server(("127.0.0.2", self.admin_port))))
         for sock in bound:
             sock.settimeout(0)
-        self.admin_port = bound[OPERATOR].getsockname()[1]
         return [SimpleNamespace(sock=one, fileno=one.fileno, getsockname=one.getsockname) for one in bound]
 
     def __enter__(self):

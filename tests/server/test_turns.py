@@ -11,7 +11,16 @@ from stackmgr.server import clients
 from stackmgr.server import worker as turns
 from stackmgr.server.clients import Clients
 from tests.server.gunicorn_process import chunked, get, post
-from tests.server.memory_server import OK, OPERATOR, UNIX, occupy, one_step_in_a_turn, release, start_of
+from tests.server.memory_server import (
+    OK,
+    OPERATOR,
+    OTHER,
+    UNIX,
+    occupy,
+    one_step_in_a_turn,
+    release,
+    start_of,
+)
 
 
 @pytest.mark.parametrize("is_overdue", [False, True])
@@ -38,7 +47,7 @@ def test_operators_do_not_queue_and_have_a_limit_of_their_own(make, monkeypatch)
     largest = dict.fromkeys(("limit_request_line", "limit_request_fields", "limit_request_field_size"), 0)
     occupy(worker := make(**largest))
     waiting = worker.connected(get("/"))
-    found = [worker.connected(get("/live"), to=OPERATOR) for _ in range(3)]
+    found = [worker.connected(get("/live"), to=to) for to in (OPERATOR, OTHER, OPERATOR)]
     assert [each.response().status for each in found] == [200] * 3
     assert [each.is_ended() for each in found] == [True, False, False]
     release(worker)
