@@ -238,7 +238,7 @@ def start_of(found):
     return found.read_all()[:12]
 
 
-def one_step_in_a_turn(monkeypatch):
+def one_step_a_turn(monkeypatch):
     for name in ("READ_SECONDS", "STRANGER_SECONDS"):
         monkeypatch.setattr(worker, name, -1.0)
 

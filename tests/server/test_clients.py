@@ -15,7 +15,7 @@ from stackmgr.server.clients import Clients
 from stackmgr.server.worker import Worker
 from tests.server.app import RAISED, EndOfThread
 from tests.server.gunicorn_process import chunked, get, post
-from tests.server.memory_server import BUSY, OK, OPERATOR, UNIX, occupy, one_step_in_a_turn, release, start_of
+from tests.server.memory_server import BUSY, OK, OPERATOR, UNIX, occupy, one_step_a_turn, release, start_of
 from tests.server.memory_server import count_received_bytes as count_bytes
 from tests.support.memory import types_in_cycles
 
@@ -136,7 +136,7 @@ CHUNKS = b"1\r\nx\r\n" * 1000
 @pytest.mark.parametrize(("begun", "rest"), [(b"", CHUNKS), (b"", CHUNKS + b"0\r\n\r\n"), (b"0\r\nX:", b"y")])
 def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monkeypatch, begun, rest):
     count_bytes(monkeypatch, 100)
-    one_step_in_a_turn(monkeypatch)
+    one_step_a_turn(monkeypatch)
     found, other = worker.connected(chunked("/echo", b"x" * 90, end=begun)), worker.connected(b"G")
     found.socket.send(rest)
     worker.take_turns()
@@ -145,6 +145,14 @@ def test_a_client_closed_in_a_pause_is_not_served_and_holds_nothing(worker, monk
     assert (worker.nr, found.is_ended(), worker.log.lines) == (0, True, [])
     managers = worker.managers
     assert (len(managers.open), len(managers.closable), managers._held) == (1, 1, 21)
+
+
+def test_the_longest_silent_makes_room(make):
+    worker = make(worker_connections=2)
+    first, second = worker.connected(), worker.connected()
+    first.send(b"G")
+    worker.connected()
+    assert (first.is_ended(), second.is_ended()) == (False, True)
 
 
 def test_a_queued_client_makes_no_room(make):

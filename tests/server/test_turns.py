@@ -11,16 +11,7 @@ from stackmgr.server import clients
 from stackmgr.server import worker as turns
 from stackmgr.server.clients import Clients
 from tests.server.gunicorn_process import chunked, get, post
-from tests.server.memory_server import (
-    OK,
-    OPERATOR,
-    OTHER,
-    UNIX,
-    occupy,
-    one_step_in_a_turn,
-    release,
-    start_of,
-)
+from tests.server.memory_server import OK, OPERATOR, OTHER, UNIX, occupy, one_step_a_turn, release, start_of
 
 
 @pytest.mark.parametrize("is_overdue", [False, True])
@@ -104,7 +95,7 @@ def test_a_stop_accepts_in_turns(make):
 
 
 def test_a_stop_serves_what_is_ready(worker, monkeypatch):
-    one_step_in_a_turn(monkeypatch)
+    one_step_a_turn(monkeypatch)
     found = [worker.connected(get("/")) for _ in range(3)]
     worker.alive = False
     worker.settle()
@@ -267,7 +258,7 @@ def test_workers_share_waiting_connections(make, monkeypatch, workers, shared):
 
 
 def test_connections_take_turns(worker, monkeypatch, served):
-    one_step_in_a_turn(monkeypatch)
+    one_step_a_turn(monkeypatch)
     found = [worker.connected(get("/")) for _ in range(3)]
     served.clear()
     for number, each in enumerate(found):
@@ -277,7 +268,7 @@ def test_connections_take_turns(worker, monkeypatch, served):
 
 
 def test_bodies_come_after_heads(worker, monkeypatch):
-    one_step_in_a_turn(monkeypatch)  # and one of a body
+    one_step_a_turn(monkeypatch)  # and one of a body
     discarded = worker.connected(get("/", "Connection: close"))
     discarded.socket.send(b"x")
     note_events(worker)
