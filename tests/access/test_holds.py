@@ -76,8 +76,8 @@ def test_what_cannot_be_held_or_released_is_named(manager, command):
 
 
 @pytest.mark.parametrize(("deleted", "left"), [
-    (0, [3, 3, 3]), (2, [3, 3, 1]), (7, [2, 0, 0]), (9, [0, 0, 0]),
-], ids=["before any row", "receipts", "stacks", "after the last row"])  # fmt: skip
+    (0, [3, 3, 3]), (2, [3, 3, 1]), (5, [3, 1, 0]), (7, [2, 0, 0]), (9, [0, 0, 0]),
+], ids=["before any row", "receipts", "revisions", "stacks", "after the last row"])  # fmt: skip
 def test_hold_stops_a_running_erasure(manager, operators, rows, deleted, left):
     one, two = operators
 

@@ -167,17 +167,17 @@ def test_issue_for_scripts_prints_one_document(command, given, printed):
     assert issued_json.err == ""
     assert issued_json.json.keys() == {"key", "key_id", "expires_at"}
     assert issued_json.json["expires_at"] == printed
-    rotate = ("rotate", issued_json.json["key_id"], "--overlap", "3600", "--expires-at", "2998-05-05")
+    rotate = ("rotate", issued_json.json["key_id"], "--overlap", "31622400", "--expires-at", "2998-05-05")
     successor = command("keys", *rotate, "--json").json
     assert successor.keys() == {*issued_json.json, "predecessor_expires_at"}
     assert successor["expires_at"] == "2998-05-05T00:00:00Z"
     left = datetime.fromisoformat(successor["predecessor_expires_at"]) - datetime.now(UTC)
-    assert timedelta(minutes=59) < left < timedelta(minutes=61)
+    assert timedelta(days=365, hours=23) < left <= timedelta(days=366)
 
 
 def test_list_shows_everything_except_the_key(command):
     external_id, label = str(uuid4()), "robot äöü".ljust(200, "x")
-    options = ("--quota", "1/86400", "--label", label)
+    options = ("--quota", "10000/86400", "--label", label)
     key = command("keys", "issue", "--external-id", external_id, *options).out.strip()
     (record,) = command("keys", "list", "--json", "--external-id", external_id).json
     assert record.pop("key_id")
@@ -185,13 +185,13 @@ def test_list_shows_everything_except_the_key(command):
     assert record == {
         **dict.fromkeys(("expires_at", "revoked_at", "last_used_hour", "successor_id")),
         "external_id": external_id, "state": "valid", "last_four": key[-4:], "label": label,
-        "quota": "1/86400",
+        "quota": "10000/86400",
     }  # fmt: skip
     listed = command("keys", "list")
     assert key not in listed.out
     (line,) = (line for line in listed.out.splitlines() if external_id in line)
     assert line.split("\t")[2:4] == ["valid", key[-4:]]
-    assert line.split("\t")[-3:] == ["1/86400", "-", label]
+    assert line.split("\t")[-3:] == ["10000/86400", "-", label]
 
 
 def test_an_error_is_reported_in_one_line(command, issued_json, issue):

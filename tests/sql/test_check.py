@@ -114,6 +114,9 @@ WRITES = {
 KEY_STATE = "api_key_state(revoked_at timestamptz, expires_at timestamptz) RETURNS text STABLE RETURN 'valid'"
 NO_NAME_IS_BLANK = "name_is_blank(name text) RETURNS boolean IMMUTABLE RETURN false"
 SECURED = "ALTER TABLE stacks ENABLE ROW LEVEL SECURITY"
+POLICIES_OF_OTHERS = """
+CREATE TABLE public.stacks (); CREATE POLICY every ON public.stacks; CREATE POLICY every ON managers
+"""
 REVISIONS, STACKS = "relation stackmgr.stack_revisions", "relation stackmgr.stacks"
 OTHER_AGE = """
 CREATE OR REPLACE VIEW receipt_age AS SELECT manager_id AS external_id, manager_id, stack_id, created_at,
@@ -132,6 +135,7 @@ OBJECTS = {
     SECURED: "lacks POLICY ON stackmgr.stacks, whose row security is enabled",
     f"{SECURED}; CREATE POLICY every ON stacks TO stackmgr_reader USING (true)": "lacks POLICY ON",
     f"{SECURED}; CREATE POLICY every ON stacks AS RESTRICTIVE USING (true)": "lacks POLICY ON",
+    f"{SECURED}; {POLICIES_OF_OTHERS}": "lacks POLICY ON stackmgr.stacks, whose row security",
     f"{SECURED}; CREATE POLICY every ON stacks TO PUBLIC USING (true)": "stackmgr_owner, row security",
     f"{SECURED}; CREATE POLICY every ON stacks TO stackmgr_app USING (true)": "_owner, row security",
     "DROP TABLE manager_rebindings": "relation stackmgr.manager_rebindings: missing",

@@ -76,12 +76,13 @@ def test_second_run_waits_for_the_first(server_url):
 def test_a_session_that_has_the_lock_is_named(own_url, server_url, monkeypatch):
     monkeypatch.setattr(migrations, "_LIMIT_WAIT_FOR_RUN", b"SET lock_timeout = '300ms'")
     with ExitStack() as sessions:
-        others = [psycopg.connect(url, autocommit=True) for url in (server_url, own_url, own_url, own_url)]
+        others = [psycopg.connect(url, autocommit=True) for url in (server_url, *[own_url] * 4)]
         for other in others:
             sessions.callback(other.close)
             other.execute(b"SET application_name = 'a report'")
         for other in others[:3]:
             other.execute(b"SELECT pg_advisory_lock_shared(4663001)")
+        others[4].execute(b"SELECT pg_advisory_lock(1)")
         others[3].pgconn.send_query(b"SELECT pg_advisory_lock(4663001)")
         named = [rf"pid {each.info.backend_pid} \(postgres a report, idle, [^)]*\)+" for each in others[1:3]]
         with pytest.raises(CommandError, match=f"has the lock .* blocked by {', '.join(named)}$"):

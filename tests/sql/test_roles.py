@@ -98,6 +98,15 @@ def test_deployer_without_roles_gets_a_message(bare_database_url, roles, message
         migrations.apply(prepare(bare_database_url, f"{roles} CREATE ROLE deployer LOGIN"))
 
 
+def test_a_cluster_without_roles_has_no_schema(bare_database_url):
+    for role in ("stackmgr_owner", "stackmgr_reader"):
+        with (
+            pytest.raises(CommandError, match="no schema of this release"),
+            operating(bare_database_url, role) as it,
+        ):
+            keys.find(it, ACCOUNT)
+
+
 UNCOMMENTED = b"""
 WITH objects (kind, id, no, name) AS (
     SELECT 'pg_namespace', oid, 0, nspname FROM pg_namespace
