@@ -71,10 +71,13 @@ def test_its_callers_are_in_the_modules_that_load_it(file: SqlFile):
     assert {caller.__module__ for caller in callers} == loading
 
 
-def test_check_runs_each_statement_of_a_request():
+def test_check_knows_each_statement_of_a_request_and_each_fact():
     of_requests = re.compile(r"(access|stacks)\.")
     found = {name for name, file in SQL_FILES.items() if of_requests.match(file.fields["called by"])}
     assert {*preflight._REQUESTS.split()} == found
+    facts = {column.removesuffix(" or null") for column in SQL_FILES["server_facts"].columns()}
+    others = {"slow_settings", "connections", "clock", "is_distributed"}
+    assert facts - others == preflight._PROBLEMS.keys() | preflight._WARNINGS.keys()
 
 
 def test_only_files_are_sent_to_the_server():
