@@ -10,8 +10,9 @@ import stat
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import psutil
 import psycopg
@@ -138,6 +139,7 @@ def test_a_service_that_does_not_start_is_not_announced(folder, monkeypatch):
 def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
     others, admin_port = {"DATABASE_URL_FILE": "/nowhere", "VERIFIER": "unkey"}, free_port()
     own = {"TOKENS": "tokens.json", "LOG_FORMAT": "json", "ADMIN_BIND": f"127.0.0.1:{admin_port}"}
+    own |= {"METRICS_DIR": "metrics"}
     for name, value in (others | own).items():
         monkeypatch.setenv(f"STACKMGR_{name}", value)
     monkeypatch.chdir(folder)
@@ -146,7 +148,10 @@ def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
     # A shell ignores SIGINT for what it starts with `&`, and `nohup` ignores SIGHUP.
     for signum, ignored in ((signal.SIGINT, "INT"), (signal.SIGTERM, "HUP"), (signal.SIGHUP, "QUIT")):
         command = ("sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", *COMMAND)
+        if (folder / "kept").exists():  # a process of another program now has the id of an earlier run's
+            (folder / "kept" / "gunicorn.pid").write_text(f"{os.getpid()}\n")
         with running_dev(folder / "kept", folder / "log", command=command) as dev:
+            assert (folder / "metrics").is_dir()
             if ignored == "HUP":
                 dev.process.send_signal(signal.SIGHUP)
             # A Ctrl-C reaches a process group.
@@ -171,6 +176,29 @@ def test_a_service_that_ends_is_reported(folder):
         assert dev.process.wait(60) == 1
         assert "the service ended by itself; see the output above\n" in dev.output
         eventually(lambda: dev.living() == [])
+
+
+@pytest.mark.parametrize("status", [1, 0])
+def test_the_status_of_the_service_is_that_of_the_command(tmp_path, monkeypatch, status):
+    for name in ("EmbeddedPostgres", "migrations", "_api_key", "_announce"):
+        monkeypatch.setattr(service, name, MagicMock())
+    ended = subprocess.Popen(["/bin/sh", "-c", f"exit {status}"])
+    monkeypatch.setattr(service, "_served", lambda *_: nullcontext(ended))
+    with pytest.raises(CommandError, match="ended by itself") if status else nullcontext():
+        service._run(free_port(), tmp_path / "data")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "no number\n", f"{os.getpid()}\n"])
+def test_a_process_of_another_program_is_not_stopped(tmp_path, text):
+    (tmp_path / "pid").write_text(text)
+    embedded_postgres.stop_left_over(tmp_path / "pid", "of another", signal.SIGKILL)
+
+
+def test_a_socket_is_beside_the_data_where_its_address_is_short_enough():
+    longest = 103 - len("/.s.PGSQL.5432")
+    for size in (longest, longest + 1):
+        server = EmbeddedPostgres(Path("/" + "x" * (size - 1)))
+        assert (server.socket_folder == server.folder) is (size == longest)
 
 
 @pytest.mark.parametrize("variable", ["", "http_proxy", "all_proxy", "ALL_PROXY"])
@@ -248,7 +276,8 @@ def test_any_path_works(folder, name):
 def test_reused_process_id_is_left_alone(made):
     user = "nobody" if os.geteuid() == 0 else None  # as the server's
     with subprocess.Popen(["/bin/sleep", "60"], user=user) as stranger:
-        (made / "postmaster.pid").write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
+        for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+            (made / name).write_text(f"{stranger.pid}\n{made}\n0\n5432\n{made}\n\n0 0\nready\n")
         with EmbeddedPostgres(made) as server:
             assert query(server, "SELECT 1") == 1
         assert stranger.poll() is None
@@ -259,7 +288,9 @@ def test_session_does_not_delay_a_stop(made):
     with EmbeddedPostgres(made) as server:
         session = psycopg.connect(server.url("postgres"))
     session.close()
-    assert "received fast shutdown request" in (made / "server.log").read_text()
+    log = (made / "server.log").read_text()
+    assert "received fast shutdown request" in log
+    assert log.count("ready to accept connections") == 1  # of this start
 
 
 @pytest.mark.parametrize("start", [EmbeddedPostgres, lambda at: service._served(free_port(), "", at / "pid")])
@@ -287,6 +318,7 @@ def test_interrupted_initdb_is_repeated(folder, monkeypatch):
     with EmbeddedPostgres(folder / "interrupted" / "data") as server:
         assert query(server, "SHOW server_encoding") == "UTF8"
         assert query(server, "SHOW lc_messages") == "C"
+        assert server._options["env"].keys() == {"PATH", "LC_ALL"}
     assert not unfinished.exists()
 
 
@@ -299,6 +331,7 @@ def test_unreachable_data_have_a_folder_of_root(folder, monkeypatch):
         with EmbeddedPostgres(closed / "data") as server:
             assert server.folder.parent == folder / "lib"
             assert postmaster(server.folder).username() == "nobody"
+            assert server.run_as["extra_groups"] == ()
             if closed_again:
                 assert query(server, "SELECT count(*) FROM pg_roles WHERE rolname = 'kept'") == 1
             else:

@@ -1,6 +1,10 @@
 """The first lines of the scripts: of a developer's or an operator's environment, little has an effect."""
 
+import os
+import re
 import shlex
+import shutil
+import socket
 import sys
 
 import pytest
@@ -31,6 +35,15 @@ PIP = """
 user target prefix root constraint requirement require-hashes require-virtualenv no-deps no-binary dry-run
 report platform python quiet pre upgrade src
 """.split()  # noqa: SIM905
+
+
+MESSAGES = (
+    "Failed to establish a new connection",
+    "NameResolutionError",
+    "ConnectTimeoutError",
+    "ProxyError",
+)
+SCRIPTS = ("deploy/dev", "deploy/release", "deploy/locks/renew", "tests/run", ".ci/run")
 
 
 def sourced(line: str, **environ: str) -> str:
@@ -81,5 +94,57 @@ def test_another_python_makes_another_environment(tmp_path, version):
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
     environ = {"PYTHON": str(tmp_path / "python")} if version else {}
-    printed = sourced(f"cd {shlex.quote(str(tmp_path))}; state() {{ :; }}; bootstrap test 1 2>&1", **environ)
+    line = f"cd {shlex.quote(str(tmp_path))}; state() {{ :; }}; bootstrap test 1 2>&1; trap"
+    printed = sourced(line, **environ)
+    assert not (tmp_path / ".venv.incomplete").exists()
     assert printed == ("creating .venv with Python 3.99\n" if version == "3.99" else "")
+
+
+def test_supported_versions_and_an_index_out_of_reach_are_known(tmp_path):
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$V"\n')
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / ".venv").mkdir()
+    each = (
+        "for V in 2.7 3.9 3.10 3.11 3.14 3.19 3.20 3.30; do (check_version 2>/dev/null; echo $V) || :; done"
+    )
+    assert sourced(f"export V; python={tmp_path}/python; {each}").split() == [
+        "3.11",
+        "3.14",
+        "3.19",
+        "3.20",
+        "3.30",
+    ]
+    fails = f'cd {tmp_path}; pip_of() {{ echo "a $M b" >&2; return 1; }}; pip x 2>&1 || cat .venv/pip.log'
+    for message in MESSAGES:
+        assert sourced(f"M='{message}'; {fails}").startswith("the package index cannot be reached")
+    assert sourced(f"M=other; {fails}") == "a other b\n" * 2
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_finds_its_checkout_whatever_cdpath_is(script):
+    [line] = re.findall(r'^.*\bcd "\$\(dirname "\$0"\)/.*$', (ROOT / script).read_text(), re.MULTILINE)
+    assert line.startswith("CDPATH='' cd ")
+
+
+def test_dev_names_a_port_that_cannot_be_used_before_it_installs(tmp_path):
+    (tmp_path / "deploy").mkdir()
+    shutil.copy(ROOT / "deploy/dev", tmp_path / "deploy")
+    (tmp_path / "deploy/bootstrap.sh").write_text('bootstrap() { echo "$*"; exit; }\n')
+    with (
+        socket.create_server(("127.0.0.1", 0)) as left,
+        socket.create_connection(left.getsockname()) as client,
+    ):
+        left.accept()[0].close()  # its end waits in TIME_WAIT
+        client.recv(1)
+        recent = left.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {taken.getsockname()[1]: 1, 70000: 1, recent: 0}
+        for port, status in ports.items():
+            command = [tmp_path / "deploy/dev", "--data", "x", "--port", str(port)]
+            ended = completed(command, env=os.environ | {"PYTHON": sys.executable})
+            said = f"port {port} is in use or not permitted; choose another with --port\n" if status else ""
+            assert (ended.returncode, ended.stderr, ended.stdout) == (
+                status,
+                said,
+                "" if status else "dev 15\n",
+            )

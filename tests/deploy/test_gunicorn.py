@@ -88,6 +88,10 @@ resource.setrlimit = lambda _, limits: print(limits)
 for soft in 1024, -1:
     resource.getrlimit = lambda _: (soft, -1)
     print(load()["worker_connections"])"""),
+    "a terminal's signal is no worker fewer": ("True [1]", """
+os.isatty = lambda _: True; given = load(); os.SIGNALS = [signal.SIGTTOU, 1]
+given["on_starting"].__globals__["Master"] = id; given["on_starting"](os)
+print(signal.getsignal(signal.SIGTTOU) is signal.SIG_IGN, os.SIGNALS)"""),
     "a listener's name is its address": ("None\nNone", """
 for bind, host in ("localhost", "127.0.0.1"), ("[::1]", "::1"):
     print(load(admin_bind=f"{bind}:9108")["_require_admin_port_of_its_own"]([(host, 9108)]))"""),

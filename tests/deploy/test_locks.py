@@ -1,6 +1,7 @@
 """The locks, held against setup.cfg, pyproject.toml and what is installed."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -78,6 +79,10 @@ def test_lock_holds_exactly_what_is_needed(name):
     entries = locked(name)
     applies = {package for package, found in entries.items() if any(map(here, found))}
     assert applies == needed(wanted(name))
+    renewed = re.findall(
+        rf"^lock {name}(?: --extra (\w+))? ", (ROOT / "deploy/locks/renew").read_text(), re.MULTILINE
+    )
+    assert renewed == EXTRAS.get(name, [""])
     for requirement in wanted(name):
         for entry in entries[canonicalize_name(requirement.name)]:
             [pin] = entry.specifier
@@ -115,9 +120,12 @@ def test_the_list_of_licences_is_that_of_what_serves():
 
 
 def test_bill_of_materials_lists_what_serves():
-    printed = subprocess.check_output([sys.executable, ROOT / "deploy/bill_of_materials.py"], text=True)
+    command = [sys.executable, ROOT / "deploy/bill_of_materials.py"]
+    environ = os.environ | {"SOURCE_DATE_EPOCH": "86400", "TZ": "Asia/Tokyo"}
+    printed = subprocess.check_output(command, text=True, env=environ)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(printed) is None
     bill = json.loads(printed)
+    assert bill["metadata"]["timestamp"] == "1970-01-02T00:00:00Z"
     listed = {each["name"]: each["licenses"][0]["expression"] for each in bill["components"]}
     inside = {"libpq", "openssl", "krb5", "com_err", "openldap", "cyrus-sasl", "keyutils", "libxcrypt"}
     assert listed.keys() == locked("runtime").keys() - {"tzdata"} | inside

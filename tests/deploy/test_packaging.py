@@ -44,11 +44,15 @@ def committed(checkout: Path) -> Path:
     git(checkout, "init", "--quiet")
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "measured", "--date", "2026-01-31T12:00:00Z")
-    added = {"README.md": f"Fast, at commit `{head(checkout)}`.", "stackmgr/limits.py": "# slower"}
+    added = {
+        "README.md": f"Fast, at commit `{head(checkout)}`.",
+        "stackmgr/limits.py": "#",
+        "sql/README.md": "",
+    }
     for path, line in added.items():
         with (checkout / path).open("a") as file:
             file.write(f"{line}\n")
-    git(checkout, "commit", "--quiet", "--all", "--message", "release")
+        git(checkout, "commit", "--quiet", "--all", "--message", path)
     return checkout
 
 
@@ -58,7 +62,8 @@ def distributions(tmp_path_factory) -> Path:
     (home / ".gitconfig").write_text("[grep]\nlineNumber = true\n[color]\nui = always\n")
     checkout = committed(tmp_path_factory.mktemp("source") / "checkout")
     environ = os.environ | {"PYTHON": sys.executable, "HOME": str(home)}
-    run(checkout / "deploy" / "release", "--without-image", "--tag", f"v{stackmgr.__version__}", env=environ)
+    command = (checkout / "deploy" / "release", "--without-image", "--tag", f"v{stackmgr.__version__}")
+    run("/bin/sh", "-c", 'umask 077; exec "$@"', "sh", *command, env=environ)
     return checkout / "dist"
 
 
@@ -79,8 +84,8 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     notes = (distributions / "NOTES.md").read_text()
     assert "### Added" in notes
     assert "## 1.0.0" not in notes
-    measured = head(distributions.parent, "HEAD~1")
-    figures = f"README.md has figures of commit {measured}; 1 later commit(s) changed the service."
+    measured = head(distributions.parent, "HEAD~3")
+    figures = f"README.md has figures of commit {measured}; 2 later commit(s) changed the service."
     assert f"\n- {figures}\n" in notes
     assert notes.endswith("no container image.\n")
 
@@ -91,11 +96,14 @@ def test_release_has_the_files_of_the_commit(distributions):
         with tarfile.open(path) as archive:
             members = archive.getmembers()
         assert {member.mtime for member in members} == {committed_at}, path
+        assert {member.mode & 0o066 for member in members} == {0o044}, path
         if "reference" not in path.name:
             packed = {member.name.partition("/")[2] for member in members if member.isfile()}
             assert packed == set(git(distributions.parent, "ls-files").splitlines())
     stamp = time.gmtime(committed_at)[:6]
-    found = {entry.date_time for entry in zipfile.ZipFile(wheel_in(distributions)).infolist()}
+    entries = zipfile.ZipFile(wheel_in(distributions)).infolist()
+    assert {entry.external_attr >> 16 & 0o044 for entry in entries} == {0o044}
+    found = {entry.date_time for entry in entries}
     assert found == {(*stamp[:5], stamp[5] // 2 * 2)}
 
 

@@ -136,6 +136,8 @@ def test_postgresql_image_gets_its_passwords(dba):
     for name in ("operator_password", "service_password"):
         (dba.folder / name).write_text(f'{name}\'s "secret"\n')
     script = (ROOT / "deploy/postgresql/init.sh").read_text()
+    assert {"SET log_min_error_statement = 'panic';", "SET log_statement = 'none';"} <= {*script.splitlines()}
+    assert script.count("ON_ERROR_STOP=1") == 1
     files, logins = r"set (\w+) .*/(\w+)_password", r"_(\w+) PASSWORD :'(\w+)'"
     assert re.findall(files, script) == re.findall(logins, script)
     script = script.replace("/run/secrets", str(dba.folder)).replace("/stackmgr/", "deploy/postgresql/")
