@@ -45,68 +45,11 @@ OF_POSTGRES = re.compile(r"pg_\w+|stackmgr_backup_\w+")
 ALL = [target["expr"] for target in TARGETS if "expr" in target]
 ALL += [rule["expr"] for rule in OF_SERVICE.values()]
 OURS = [each for each in ALL if "stackmgr_" in each and not OF_POSTGRES.search(each)]
-# The severity of each alert, the first and the last minute in which it fires on series that end in an hour,
-# and these, with values just below the threshold, in promtool's notation: one value per minute.
-FIRES_ON = {
-    "StackmgrDown": ("critical 2 65", {'up{job="stackmgr", instance="a"}': "0x90 | 1x90"}),
-    "StackmgrInternalErrors": ("critical 7 64", {
-        'stackmgr_requests_total{instance="a", code="internal_error"}': "0+1.01x90 | 0+0.9x90",
-        'stackmgr_requests_total{instance="a", code=""}': "0+98.99x90 | 0+99x90"}),
-    "StackmgrVerificationUnavailable": ("critical 7 64", {
-        'stackmgr_requests_total{instance="a", code="service_unavailable"}': "0+1.01x90 | 0+0.9x90",
-        'stackmgr_requests_total{instance="a", code=""}': "0+98.99x90"}),
-    "StackmgrVerifierCircuitOpen": ("critical 4 65", {
-        'stackmgr_unavailable_total{instance="a", reason="verifier_circuit_open"}': "0+0.1x90 | 9x90"}),
-    "StackmgrQueueTimeouts": ("warning 7 65", {
-        'stackmgr_unavailable_total{instance="a", reason="queue_timeout"}': "0+0.1x90 | 9x90"}),
-    "StackmgrSlowRequests": ("warning 12 64", {
-        'stackmgr_request_seconds_bucket{instance="a", route="/", le="1.0"}': "0+98.9x90 | 0+99.5x90",
-        'stackmgr_request_seconds_bucket{instance="a", route="/", le="2.5"}': "0+100x90",
-        'stackmgr_request_seconds_bucket{instance="a", route="/", le="+Inf"}': "0+100x90 | 0+100x90",
-        'stackmgr_request_seconds_bucket{instance="b", route="/", le="1.0"}': "0+9000x90",
-        'stackmgr_request_seconds_bucket{instance="b", route="/", le="+Inf"}': "0+9000x90"}),
-    "StackmgrConnectionWait": ("warning 12 65", {
-        'stackmgr_wait_seconds_sum{instance="a", for="connection"}': "0+1.01x90 | 0+0.99x90",
-        'stackmgr_requests_total{instance="a", code=""}': "0+100x90"}),
-    "StackmgrWorkersRestarting": ("warning 17 65", {
-        'stackmgr_worker_starts_total{instance="a"}': "2+0.1x90 | 2x75 4x15"}),
-    "StackmgrLogLinesDropped": ("warning 7 65", {
-        'stackmgr_log_lines_dropped_total{instance="a"}': "0+0.1x90 | 9x90"}),
-    "StackmgrVersionsDiffer": ("warning 60 65", {
-        'stackmgr_build_info{instance="a", version="1.0.0"}': "1x90 | 1x90",
-        'stackmgr_build_info{instance="b", version="1.1.0"}': "1x90"}),
-    "StackmgrTransactionIdAge": ("critical 15 65", {
-        'pg_database_wraparound_age_datfrozenxid_seconds{datname="a"}': "500000001x90 | 500000000x90"}),
-    "StackmgrMultixactAge": ("critical 15 65", {
-        'pg_database_wraparound_age_datminmxid_seconds{datname="a"}': "500000001x90 | 500000000x90"}),
-    "StackmgrOldTransaction": ("warning 5 65", {
-        'pg_stat_activity_max_tx_duration{usename="support", state="idle"}': "3601x90 | 3600x90",
-        'pg_stat_activity_max_tx_duration{usename="support", state="active"}': "1x90"}),
-    "StackmgrArchivingFails": ("critical 7 70", {
-        'pg_stat_archiver_failed_count{instance="a"}': "0+0.05x90 | 3x90"}),
-    "StackmgrArchivingStopped": ("critical 30 70", {
-        'pg_stat_archiver_archived_count{instance="a", server="a"}': "0+1x10 10x80",
-        'pg_stat_database_tup_inserted{instance="a", datname="b"}': "0+0.05x90 | 0x8 0+1x9 10+0x20 11+1x60",
-        'pg_stat_database_tup_updated{instance="a", datname="b"}': "0+0x90 | 0x90"}),
-    "StackmgrDatabaseNotWatched": ("critical 51", {
-        'pg_stat_archiver_archived_count{instance="a"}': "1x30 _x60 | 0x8 0+1x9 10+0x20 11+1x60"}),
-    "StackmgrBackupAge": ("critical 75", {
-        'stackmgr_backup_timestamp_seconds{instance="a"}': "-104401x90 | -103200x90"}),
-    "StackmgrReplicationLag": ("warning 5 65", {'pg_replication_lag_seconds{instance="a"}': "31x90 | 30x90"}),
-    "StackmgrReplicationSlotInactive": ("critical 15 65", {
-        'pg_replication_slots_active{instance="a", slot_name="b"}': "0x90 | 1x90"}),
-}  # fmt: skip
-HEALTHY = {
+EXPECTED = yaml.safe_load(Path(__file__).with_name("expected.yml").read_text())
+FIRES_ON = {name: (each["fires"], each["series"]) for name, each in EXPECTED["alerts"].items()}
+HEALTHY = EXPECTED["healthy"] | {
     name: values.partition(" | ")[2]
     for _, series in FIRES_ON.values() for name, values in series.items() if " | " in values
-} | {
-    'pg_up{instance="a"}': "1x90",
-    'stackmgr_unavailable_total{instance="a", reason="database"}': "0+9x90",
-    'stackmgr_request_seconds_bucket{instance="a", route="none", le="2.5"}': "0+100x90",
-    'stackmgr_request_seconds_bucket{instance="a", route="none", le="+Inf"}': "0+100x90",
-    'stackmgr_wait_seconds_bucket{instance="a", for="queue", le="1.0"}': "0+99.5x90",
-    'stackmgr_wait_seconds_bucket{instance="a", for="queue", le="+Inf"}': "0+100x90",
-    'stackmgr_build_info{instance="b", version="1.0.0"}': "1x90",
 }  # fmt: skip
 
 
@@ -170,6 +113,18 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
     said = "error connecting in 'x': FATAL"
     rejected = logging.LogRecord("psycopg.pool", logging.WARNING, "", 0, said, None, None)
     records = [logs.Formatter().format(record) for record in (failure, killed, rejected)]
+    fast, slow = ({"method": method, "queued_ms": 900.04, "verifier_ms": None} for method in ("GET", "POST"))
+    timed = [
+        json.dumps(fast | {"duration_ms": 99}),
+        *[json.dumps(slow | {"duration_ms": 100})] * 2,
+        "no JSON",
+    ]
+    (tmp_path / "log").write_text("\n".join(timed))
+    command_of_slow = RULES["StackmgrSlowRequests"]["annotations"]["command"]
+    ran = subprocess.check_output(
+        ["/bin/sh", "-c", f"journalctl() {{ cat {tmp_path}/log; }}; {command_of_slow}"]
+    )
+    assert ran.split() == [b"2", b"POST", b"[0.9,0,0.1]"]
     requests = [{"level": "info", "status": status, "reason": "deadline"} for status in (500, 200, 500)]
     (tmp_path / "log").write_text("\n".join(["no JSON", *records, *map(json.dumps, requests)]))
     journal = f"journalctl() {{ cat {tmp_path}/log; }}"
@@ -179,74 +134,26 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
         "1 critical WORKER TIMEOUT (pid)"]  # fmt: skip
 
 
-# What the hosts of a dashboard have, where b is not chosen, and what each target then shows, in its unit.
-SERIES = {
-    'up{job="stackmgr", instance="a"}': "1x10", 'up{job="other", instance="a"}': "1x10",
-    'stackmgr_requests_total{instance="a", status="200", code=""}': "0+90x10",
-    'stackmgr_requests_total{instance="a", status="500", code="internal_error"}': "0+30x10",
-    'stackmgr_unavailable_total{instance="a", reason="database"}': "0+30x10",
-    'stackmgr_request_seconds_bucket{instance="a", method="GET", route="/", le="1"}': "0+50x10",
-    'stackmgr_request_seconds_bucket{instance="a", method="GET", route="/", le="51"}': "0+100x10",
-    'stackmgr_request_seconds_bucket{instance="a", method="GET", route="/", le="+Inf"}': "0+100x10",
-    'stackmgr_wait_seconds_sum{instance="a", for="queue"}': "0+30x10",
-    'stackmgr_wait_seconds_count{instance="a", for="queue"}': "0+60x10",
-    'stackmgr_pool_use_seconds_total{instance="a"}': "0+30x10",
-    'stackmgr_round_trip_requests_total{instance="a"}': "0+120x10",
-    'stackmgr_round_trips_total{instance="a"}': "0+60x10",
-    'stackmgr_worker_starts_total{instance="a"}': "0+1x10",
-    'stackmgr_log_lines_dropped_total{instance="a"}': "0+2x10",
-    'stackmgr_build_info{instance="a", version="1.0.0"}': "1x10",
-    'pg_database_wraparound_age_datfrozenxid_seconds{datname="c"}': "7x10",
-    'pg_database_wraparound_age_datminmxid_seconds{datname="c"}': "8x10",
-    'pg_stat_activity_max_tx_duration{instance="a", usename="u", application_name="n", state="s"}': "9x10",
-    'pg_replication_lag_seconds{instance="a"}': "6x10",
-    'pg_stat_archiver_failed_count{instance="a"}': "0+1x10",
-    'pg_stat_archiver_archived_count{instance="a"}': "0+2x10",
-    'pg_replication_slots_active{instance="a", slot_name="s"}': "0x10",
-    'stackmgr_backup_timestamp_seconds{instance="a"}': "100x10",
-}  # fmt: skip
-SHOWN = """
-9A short {job="stackmgr", instance="a"} 1
-1A reqps {status="200"} 1.5; {status="500"} 0.5
-2A percentunit {code="internal_error"} 0.25
-7A reqps {reason="database"} 0.5
-3A s {method="GET", route="/"} 1
-3B s {method="GET", route="/"} 50
-5A s {instance="a", for="queue"} 0.5
-6A short {instance="a"} 0.5
-6B short {instance="a"} 2
-8A short {version="1.0.0"} 2
-10A short {instance="a"} 5
-11A short {instance="a"} 10
-12A short {datname="c"} 7
-12B short {datname="c"} 8
-13A s {instance="a", usename="u", application_name="n"} 9
-13B s {instance="a"} 6
-14A short {instance="a"} 10
-14B short {instance="a", slot_name="s"} 1
-14C short {instance="a"} 20
-15A s {instance="a"} 500
-"""
 VARIABLES = ["prometheus", "grafana-postgresql-datasource", 'label_values(up{job="stackmgr"}, instance)']
 
 
 def test_each_panel_shows_what_it_names(tmp_path):
-    shown = {name: each for name, *each in (line.split(" ", 2) for line in SHOWN.strip().splitlines())}
-    tests = []
+    shown, tests = dict(EXPECTED["panels"]["shown"]), []
     for number, panel in PANELS.items():
         for target in panel["targets"] if number != 4 else ():
             unit, samples = shown.pop(f"{number}{target['refId']}")
             assert panel["fieldConfig"]["defaults"]["unit"] == unit
-            expected = [each.rpartition(" ")[::2] for each in samples.split("; ")]
+            found = [each.rpartition(" ")[::2] for each in samples.split("; ")]
             assert {*re.findall(r"{{(\w+)}}", target["legendFormat"])} <= {*re.findall(r"(\w+)=", samples)}
             expression = target["expr"].replace("$instance", "a").replace("$__rate_interval", "5m")
-            values = [{"labels": labels, "value": float(value)} for labels, value in expected]
+            values = [{"labels": labels, "value": float(value)} for labels, value in found]
             expression = f"round({expression}, 0.125)"  # in binary, what is shown is not exact
             tests.append({"expr": expression, "eval_time": "10m", "exp_samples": values})
     assert not shown
-    others = {name.replace('"a"', '"b"'): values for name, values in SERIES.items() if name[:3] != "pg_"}
-    others = {name: values for name, values in others.items() if "backup" not in name} | SERIES
-    inputs = [{"series": name, "values": values} for name, values in others.items()]
+    text = json.dumps(
+        [each for each in EXPECTED["panels"]["series"] if not OF_POSTGRES.match(each["series"])]
+    )
+    inputs = EXPECTED["panels"]["series"] + json.loads(text.replace('"a\\"', '"b\\"'))  # which is not chosen
     test = {"interval": "1m", "input_series": inputs, "promql_expr_test": tests}
     (tmp_path / "panels.yml").write_text(yaml.safe_dump({"tests": [test]}))
     promtool("test", "rules", tmp_path / "panels.yml")

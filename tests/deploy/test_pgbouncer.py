@@ -25,15 +25,6 @@ from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer
 
 ECHO = Statement("echo", b"SELECT $1::text", ("text",), writes=False)
 SESSION = Statement("session", b"SELECT pg_backend_pid()", (), writes=False)
-NEEDED = """
-    listen_addr 127.0.0.1; listen_port 6432; unix_socket_dir /var/run/postgresql; auth_type scram-sha-256;
-    auth_file /etc/pgbouncer/userlist.txt; logfile /var/log/postgresql/pgbouncer.log;
-    pidfile /var/run/postgresql/pgbouncer.pid; pool_mode transaction;
-    ignore_startup_parameters options, extra_float_digits; server_reset_query; default_pool_size 20;
-    max_client_conn 1000; query_wait_timeout 4; server_login_retry 1; server_connect_timeout 2;
-    server_lifetime 600; tcp_keepalive 1; tcp_keepidle 10; tcp_keepintvl 2; tcp_keepcnt 3;
-    tcp_user_timeout 4000
-"""
 LEFT_BEHIND = b"SELECT current_user, (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
 
 
@@ -112,7 +103,6 @@ def test_pooler_waits_less_and_takes_every_client():
     assert max(float(waits[f"{name}_timeout"]) for name in ("query_wait", "server_connect")) < SESSION_SECONDS
     assert float(waits["tcp_user_timeout"]) / 1000 < SESSION_SECONDS
     assert int(waits["max_client_conn"]) > 8 * Settings.database_connections  # of two hosts in a reload
-    assert "; ".join(f"{name} {value}".strip() for name, value in waits.items()) == " ".join(NEEDED.split())
 
 
 def test_operators_command_rejects_a_pooler(pooled):

@@ -148,29 +148,6 @@ def test_every_status_of_nginx_is_mapped():
     assert mapped >= {494, 495, 496, 497, *range(500, 506), 507}
 
 
-# What no response shows.
-SET = """
-server 127.0.0.1:8000 max_fails=3 fail_timeout=2s; keepalive 64; keepalive_requests 100000;
-ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:stackmgr:10m; proxy_cache off; proxy_redirect off;
-error_log /var/log/nginx/stackmgr.error.log warn; ignore_invalid_headers on; client_body_buffer_size 264k;
-large_client_header_buffers 8 16k; reset_timedout_connection on; limit_req_log_level info;
-limit_conn_log_level info; proxy_next_upstream error; proxy_next_upstream_tries 2; proxy_connect_timeout 2s;
-proxy_send_timeout 10s; proxy_buffer_size 32k; proxy_buffers 16 32k; proxy_busy_buffers_size 64k
-"""
-LOGGED = """
-time time_iso8601, request_id stackmgr_logged_id, client remote_addr, method stackmgr_method,
-uri stackmgr_logged_uri, status status, bytes body_bytes_sent, seconds request_time,
-upstream upstream_addr, upstream_status upstream_status, upstream_seconds upstream_response_time
-"""
-
-
-def test_what_no_response_shows_is_set():
-    directives = re.findall(r"^ +([a-z_]+ [^;{]+);", SITE.read_text(), re.MULTILINE)
-    assert {*" ".join(SET.split()).split("; ")} - {" ".join(each.split()) for each in directives} == set()
-    fields = [" ".join(each) for each in re.findall(r'"(\w+)":"\$(\w+)"', SITE.read_text())]
-    assert fields == " ".join(LOGGED.split()).split(", ")
-
-
 def test_nginx_log_is_ascii_and_holds_no_key(proxy):
     key = b"stackmgr_DO-NOT-LOG-THIS"
     proxy.send(get(b"Authorization Bearer " + key))
