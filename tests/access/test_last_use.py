@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
+from stackmgr.operate.keys import Quota
 from tests.support.examples import configuration
 from tests.support.processes import completed
 from tests.support.waiting import eventually
@@ -27,15 +28,16 @@ def test_use_without_a_thread_fails_no_request(issue, database, client_with, adm
 
 def test_each_operation_alone_is_a_use(issue, database, client_with, admin):
     notes = LastUse(database)
-    client = client_with(issue().key, verifier=DatabaseVerifier(notes))
-    stack_id = client.create(configuration()).json["id"]
-    update = partial(client.update, stack_id, {"name": "New"})
-    for call in (partial(client.create, configuration()), update, partial(client.get, stack_id), client.page):
+    verifier, quotas = DatabaseVerifier(notes), (None, Quota(1, 60))
+    client, limited = (client_with(issue(quota=quota).key, verifier=verifier) for quota in quotas)
+    create, stack_id = partial(client.create, configuration()), client.create(configuration()).json["id"]
+    calls = create, partial(client.get, stack_id), partial(client.update, stack_id, {"name": "New"})
+    for call in (*calls, client.page, limited.page, limited.page):
         notes.write()
         admin.execute(b"UPDATE stackmgr.api_keys SET last_used_at = last_used_at - interval '1 hour'")
-        assert (call().status_int in (200, 201), len(notes._noticed)) == (True, 1)
+        assert (call().status_int in (200, 201, 429), len(notes._noticed)) == (True, 1)
     notes.write()
-    assert (call().status_int, notes._noticed) == (200, set())
+    assert (call().status_int, notes._noticed) == (429, set())
 
 
 def test_one_process_writes_a_use(issue, database, admin, monkeypatch):

@@ -58,15 +58,12 @@ CASES = {
     "a late byte after the response": ([GOOD, b"\n"], FIRST, False),
     "a late 408 after the response": ([GOOD, LATE_408, None], FIRST, False),
     "longer than announced": ([changed(announced=len(BODY) - 1)], NOT_JSON, False),
-    "shorter than announced": ([changed(announced=len(BODY) + 1)], TIMEOUT, False),
     "shorter than announced, then closed": ([changed(announced=len(BODY) + 1), None], BROKEN, False),
     "no length, then closed": ([changed(b"X: y"), None], FIRST, False), "chunked": ([chunked()], FIRST, True),
-    "chunked with an extension and trailers": ([chunked(b";x=y", b"X: y\r\n")], FIRST, True),
     "chunked without its end": ([chunked()[:-2], None], BROKEN, False),
     "2.5 MB": ([TOO_LONG], LONG, False), "100,000 chunks": ([MANY_CHUNKS], LONG, False),
     "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
     "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),
-    "a head of 20 kB": ([large_head(20_000)], FIRST, True),
     "a head of 20 kB in pieces": ([large_head(20_000)[:17_000], large_head(20_000)[17_000:]], FIRST, True),
     "the longest head": ([large_head(HEAD_LIMIT_BYTES)], FIRST, True),
     "a byte more": ([LONG_HEAD], LONG, False),
@@ -77,7 +74,6 @@ CASES = {
     "endless continue": ([b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000], LONG, False),
     "compressed": ([gateway(b"Content-Encoding: gzip", body=gzip.compress(BODY))], NOT_JSON, True),
     "a byte order mark": ([gateway(body=b"\xef\xbb\xbf" + BODY)], FIRST, True),
-    "HTTP/1.0 and keep-alive": ([changed(b"Connection: keep-alive" + LENGTH, version=b"1.0")], FIRST, False),
     "Connection: x, Close": ([changed(b"Connection: x, Close" + LENGTH)], FIRST, False),
 }  # fmt: skip
 

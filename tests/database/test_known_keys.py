@@ -62,6 +62,7 @@ def test_a_key_that_has_changed_reads_and_writes_nothing(warm, written, admin, n
     admin.execute(b"UPDATE stackmgr.api_keys SET %b WHERE key_digest = %%s" % change, (key_digest,))
     assert warm.operations()[name]() == status
     assert warm.client.statements[:2] == [STATEMENTS[name], "api_key_verify"]
+    assert warm.lines[-1]["verifier"] == (warm.lines[-1]["code"] if status != 500 else "accepted")
     if status != 500:
         assert warm.operations()[name]() == status
         assert written() == before
