@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from stackmgr.errors import CommandError
 from stackmgr.operate import verify_key
 from tests.support.http_server import hang_up, respond
 from tests.support.unkey_server import ROOT_KEY, accepted, verification
@@ -119,13 +120,16 @@ def test_a_conflicting_binding_is_reported(client, command, with_unkey, contents
     assert contents() == before
 
 
-def test_malformed_key_needs_no_verifier(command, with_unkey):
+def test_malformed_key_needs_no_verifier(command, with_unkey, monkeypatch):
     form = "authorization_header"
     for text, reason in {"two words\n": form, "\xff\xfek\0": form, "k" * 70_000: "key_too_long"}.items():
         malformed = command("verify-key", "--json", stdin=text)
         assert (malformed.json["status"], malformed.json["reason"]) == (401, reason)
     assert sys.stdin.buffer.tell() == 65_536  # however much follows
     missing = command("verify-key", stdin="\n")
-    assert missing.status == 1
-    assert missing.err == "stackmgr: standard input has no key: stackmgr verify-key < FILE\n"
+    no_key = "stackmgr: standard input has no key: stackmgr verify-key < FILE"
+    assert (missing.status, missing.err) == (1, f"{no_key}\n")
     assert with_unkey.requests == []
+    monkeypatch.setattr(sys, "stdin", None)  # as after <&-
+    with pytest.raises(CommandError, match="standard input has no key"):
+        verify_key._read_key()
