@@ -7,6 +7,7 @@ import re
 import select
 import sys
 import time
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -240,7 +241,9 @@ logging.config.dictConfig(logs.configuration(sys.argv[1], "text"))
 
 
 @pytest.mark.parametrize(("lowest", "lines"), [("debug", [4, 4, 2]), ("error", [1, 1, 2])])
-def test_each_logger_has_its_level_and_one_line(lowest, lines):
+def test_each_logger_has_its_level_and_one_line(lowest, lines, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
     names = "stackmgr.pool", "gunicorn.error", "of.a.library"
     said = completed([sys.executable, "-c", LEVELS, lowest, *names]).stderr
+    assert abs((datetime.fromisoformat(said[:29]) - datetime.now(UTC)).total_seconds()) < 600
     assert [said.count(f" {name}\n") for name in names] == lines

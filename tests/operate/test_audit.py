@@ -50,10 +50,8 @@ FAULTS = {
     "another current preset": (update("stacks", "preset = 'hourly'"), "current_row"),
     "another current allocation": (update("stacks", weights((AMD, 10000))), "current_row"),
     "another current revision": (update("stacks", "revision_id = gen_random_uuid()"), "current_row"),
-    "an earlier current revision": (
-        update("stacks", f"revision_number = 3, revision_id = '{STACK[:-4]}0003', {weights((AAPL, 10000))}"),
-        "current_row",
-    ),
+    "an earlier current revision": (update("stacks", "revision_number = 3, "
+        f"revision_id = '{STACK[:-4]}0003', {weights((AAPL, 10000))}"), "current_row"),
     "no last revision": (delete("stack_revisions", LAST), "no_revision"),
     "a repeated revision id":
         (update("stack_revisions", f"revision_id = '{STACK[:-4]}0003'", SECOND), "revision_id"),
