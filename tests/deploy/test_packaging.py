@@ -2,6 +2,8 @@
 
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -151,3 +153,62 @@ def test_a_damaged_file_is_not_installed(tmp_path, file, way):
     environ = os.environ | {"PYTHON": "false"}  # nothing would be installed without the check either
     ended = completed(["/bin/sh", ROOT / "deploy" / "install", "9"], cwd=tmp_path, env=environ)
     assert (ended.returncode, way in ended.stderr) == (1, True)
+
+
+PYTHON = """#!/bin/sh
+case $* in
+    *version_info*) ;;
+    "-I -m venv "*)
+        mkdir -p "$4/bin" "$4/lib/python3.11/site-packages/stackmgr/deploy"
+        cp "$0" "$4/bin/python" ;;
+    *) { umask; shift 3; echo "${0#FOLDER/} $*"; } >>FOLDER/log ;;
+esac
+"""
+
+
+def test_a_release_is_installed_beside_the_active_one(tmp_path):
+    """Twice, since an interrupted run is repeated; another release then changes nothing of the active one."""
+    script = (ROOT / "deploy" / "install").read_text().replace("/opt/stackmgr", str(tmp_path))
+    (tmp_path / "install").write_text(script)
+    (tmp_path / "bootstrap.sh").write_text((ROOT / "deploy" / "bootstrap.sh").read_text())
+    (tmp_path / "python").write_text(PYTHON.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "python").chmod(0o755)
+    environ = {"PYTHON": f"{tmp_path}/python", "PATH": os.defpath}
+
+    def install(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["/bin/sh", "-c", 'umask 077; exec "$@"', "sh", "/bin/sh", tmp_path / "install", *arguments]
+        return completed(command, cwd=tmp_path, env=environ)
+
+    for release in ("8", "8", "9"):
+        if release == "9":  # the link stays, even where it leads nowhere
+            shutil.rmtree(tmp_path / "8")
+        names = (f"stackmgr-{release}-py3-none-any.whl", f"stackmgr-{release}-requirements.txt")
+        for name in names:
+            (tmp_path / name).write_text(release)
+        (tmp_path / "SHA256SUMS").write_text(run("sha256sum", *names, cwd=tmp_path))
+        (tmp_path / "log").write_text("")
+        ended = install(release)
+        said = f"installed {tmp_path}/{release}; the active release is 8\n"
+        assert (ended.returncode, ended.stdout) == (0, said), ended.stderr
+        pip = f"0022\n{release}/bin/python install --quiet"
+        assert (tmp_path / "log").read_text() == (
+            f"{pip} --require-hashes --requirement {names[1]}\n{pip} --no-deps {names[0]}\n"
+        )
+        link = tmp_path / release / "deploy"
+        assert str(link.readlink()) == f"{tmp_path}/{release}/lib/python3.11/site-packages/stackmgr/deploy"
+        assert list(link.iterdir()) == []
+    assert str((tmp_path / "current").readlink()) == "8"
+    for arguments in ((), ("8", "9")):
+        assert "which release?" in install(*arguments).stderr
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")
+    assert "Python 3.11 or newer is required" in install("9").stderr
+
+
+def test_what_an_earlier_build_left_is_in_no_wheel(tmp_path, monkeypatch):
+    backend = runpy.run_path(str(ROOT / "deploy" / "build_backend.py"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("lib", "lib.linux", "bdist.linux", "other"):
+        (tmp_path / "build" / name).mkdir(parents=True)
+    monkeypatch.setattr(backend["build_meta"], "build_wheel", lambda *given: given)
+    assert backend["build_wheel"]("to", {"a": "b"}, "metadata") == ("to", {"a": "b"}, "metadata")
+    assert [path.name for path in (tmp_path / "build").iterdir()] == ["other"]

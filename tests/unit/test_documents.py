@@ -167,9 +167,7 @@ def test_named_support_files_and_incidents_exist():
 
 def test_the_commit_hook_knows_each_area():
     [repository] = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
-    *others, hook = repository["hooks"]
-    assert (hook["stages"], hook["args"]) == (["commit-msg"], ["--multiline", "--negate"])
-    assert [each["id"] for each in others] == ["format", "lint", "types", "layers", "documents"]
+    *_, hook = repository["hooks"]
     areas = re.findall(r"`(\w+:)`", text_of(".github/CONTRIBUTING.md").partition("## Commits")[2])
     assert len(areas) > 10
     entry = re.compile(hook["entry"], re.MULTILINE)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import hypothesis
@@ -16,7 +15,6 @@ from tests import suite
 from tests.support.processes import completed
 
 ROOT = suite.TESTS.parent
-SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 JOBS = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"].values()
 [NIGHT] = [step["run"] for job in JOBS for step in job["steps"] if "--all" in step.get("run", "")]
 PASSES = "def test_passes(): assert __import__('os').environ['TRIAL'] == 'of the pass'\n"
@@ -62,27 +60,8 @@ def test_what_does_not_end_is_no_success(tmp_path, capfd, monkeypatch, text, is_
 def test_a_pass_or_a_test_that_hangs_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "LONGEST_SECONDS", 0.1)
     assert not suite.run(suite.Pass("trial", (str(tmp_path),)))[0]
-    settings = SETTINGS["pytest"]["ini_options"]
-    assert (settings["timeout"], settings["timeout_method"]) == (300, "signal")
-    assert settings["addopts"].split() == ["--strict-markers", "--strict-config", "-q", "-rs"]
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     assert hypothesis.settings.default.derandomize
-
-
-def test_each_check_is_strict():
-    assert (SETTINGS["mypy"]["strict"], SETTINGS["ruff"]["lint"]["select"]) == (True, ["ALL"])
-    assert SETTINGS["mypy"]["files"] == ["stackmgr", "deploy/reference.py", "tests/support", "tests/faults"]
-    layers, cycles, clients, workers, *others = SETTINGS["importlinter"]["contracts"]
-    assert layers["exhaustive"]
-    assert clients["exhaustive"]
-    assert cycles["ancestors"] == ["stackmgr"]
-    assert workers["source_modules"] == ["stackmgr.server", "stackmgr.startup", "stackmgr.wsgi"]
-    assert workers["forbidden_modules"] == ["stackmgr.cli", "stackmgr.dev", "stackmgr.operate"]
-    assert {each["source_modules"][0] for each in others} == {"stackmgr"}
-    allowed = [each.split()[0] for contract in others for each in contract["ignore_imports"]]
-    assert [each for each in allowed if "**" in each] == ["stackmgr.http.**"]
-    places = {each.split(".")[1] for each in allowed}
-    assert places == {"http", "database", "dev", "operate", "settings", "access"}
 
 
 @pytest.mark.parametrize("lost", [False, True])
