@@ -238,7 +238,7 @@ def test_a_copy_knows_every_target_of_a_recovery(servers):
     assert (removed, last) == ("managers", "managers")  # whose file says that the others are complete
 
 
-def test_no_database_is_changed_that_only_has_the_same_name(servers, monkeypatch):
+def test_another_database_of_the_same_name_is_not_changed(servers, monkeypatch):
     limits = []
     monkeypatch.setattr(operator_module, "time_limit", lambda: limits.append(30) or nullcontext())
     monkeypatch.setenv("SERVICE_DATABASE_URL", servers.variables["TARGET"])

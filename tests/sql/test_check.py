@@ -210,12 +210,6 @@ def test_what_changes_an_outcome_or_a_privilege_is_a_problem(check, command, exp
     assert any(expected in problem for problem in found.problems), found
 
 
-def test_maintain_of_public_is_a_problem(check, admin):
-    if admin.info.server_version < 170000:
-        pytest.skip("the privilege is PostgreSQL 17's")
-    assert "privileges of PUBLIC: MAINTAIN;" in str(check("GRANT MAINTAIN ON stacks TO PUBLIC").problems)
-
-
 DBA_TWO = "CREATE FUNCTION dba_two() RETURNS integer RETURN 2"
 SEQUENCE = "CREATE SEQUENCE next; GRANT USAGE ON next TO stackmgr_app"
 OF_AN_EXTENSION = """

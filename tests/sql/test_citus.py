@@ -39,12 +39,10 @@ EXTENSION = b"""
 # Every column but the ids and times, which differ: also one that is added later, and forgotten in a function.
 WRITTEN = b"""
     SELECT to_jsonb(revisions) - differing, to_jsonb(stacks) - differing, to_jsonb(receipts) - differing
-    FROM stackmgr.stack_revisions AS revisions
-    JOIN stackmgr.stacks USING (manager_id, stack_id)
+    FROM stackmgr.stack_revisions AS revisions JOIN stackmgr.stacks USING (manager_id, stack_id)
     JOIN stackmgr.creation_receipts AS receipts USING (manager_id, stack_id)
     CROSS JOIN (VALUES (ARRAY['manager_id', 'stack_id', 'revision_id', 'created_at'])) AS ids (differing)
-    WHERE manager_id = %s::text::uuid
-    ORDER BY stacks.created_at, revisions.revision_number
+    WHERE manager_id = %s::text::uuid ORDER BY stacks.created_at, revisions.revision_number
 """
 NOT_DEFERRED = DEFERRED.replace(b"DEFERRABLE INITIALLY", b"NOT").replace(b"DEFERRED", b"DEFERRABLE")
 POSITIONS = (cursor.START, cursor.START, cursor.Position(datetime(2000, 1, 1, tzinfo=UTC), UUID(int=0)))

@@ -1,15 +1,11 @@
-"""Migrations while the service and pg_dump use the tables: no request fails, and what waits is reported."""
+"""Migrations while the service uses the tables: no request fails, and what waits is reported."""
 
-import re
-import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import psycopg
 import pytest
 
-from stackmgr import paths
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations
 from tests.support.psql import audit
@@ -18,23 +14,14 @@ from tests.support.waiting import eventually
 from tests.support.workload import Workload, new_managers
 
 CLIENTS = 6
-GROWTH = paths.directory("deploy") / "GROWTH.md"
-ADD_COLUMN = """
-SET LOCAL ROLE stackmgr_owner;
-ALTER TABLE stackmgr.stacks ADD COLUMN noted_at timestamptz;
-"""
+OWNED = "SET LOCAL ROLE stackmgr_owner;\n"
+ADD_COLUMN = f"{OWNED} ALTER TABLE stackmgr.stacks ADD COLUMN noted_at timestamptz;"
 # How a later release begins to roll out a column that clients will write.
 ADD_TO_REVISIONS = "ALTER TABLE stackmgr.stack_revisions ADD COLUMN noted_at timestamptz;"
 # How a later release gives a large table a constraint: two files, of which only the first locks it.
-ADD_CONSTRAINT = """
-SET LOCAL ROLE stackmgr_owner;
-ALTER TABLE stackmgr.stack_revisions
-    ADD CONSTRAINT stack_revisions_request_id_is_bounded CHECK (length(request_id) <= 255) NOT VALID;
-"""
-VALIDATE_CONSTRAINT = """
-SET LOCAL ROLE stackmgr_owner;
-ALTER TABLE stackmgr.stack_revisions VALIDATE CONSTRAINT stack_revisions_request_id_is_bounded;
-"""
+CHANGE, NAME = f"{OWNED} ALTER TABLE stackmgr.stack_revisions", "stack_revisions_request_id_is_bounded"
+ADD_CONSTRAINT = f"{CHANGE} ADD CONSTRAINT {NAME} CHECK (length(request_id) <= 255) NOT VALID;"
+VALIDATE_CONSTRAINT = f"{CHANGE} VALIDATE CONSTRAINT {NAME};"
 CREATE_INDEX = """
 -- Repeatable; the first statement also removes the invalid index of a run that failed.
 -- transaction: none
@@ -42,17 +29,6 @@ DROP INDEX CONCURRENTLY IF EXISTS stackmgr.stack_revisions_request;
 CREATE INDEX CONCURRENTLY stack_revisions_request ON stackmgr.stack_revisions (request_id);
 """
 FRESH = "DO $$ BEGIN ASSERT (current_user, current_setting('lock_timeout')) = (session_user, '250ms'); END $$"
-# Data enough, in the first table, that pg_dump, whose output is not read, stops there and keeps its locks.
-FILL = b"""
-INSERT INTO stackmgr.api_key_quota_slots (quota_id, slot)
-SELECT gen_random_uuid(), 1 FROM generate_series(1, 40000)
-"""
-# It locks all tables before its first COPY.
-DUMP_IS_STOPPED = b"""
-SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
-WHERE application_name = 'pg_dump' AND relation = 'stackmgr.stacks'::regclass AND granted
-    AND query LIKE 'COPY %' AND wait_event = 'ClientWrite'
-"""
 COLUMNS = b"""
 SELECT count(*) FROM information_schema.columns WHERE table_schema = 'stackmgr' AND column_name = 'noted_at'
 """
@@ -79,34 +55,6 @@ def one(url: str, query: bytes):
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(query).fetchone()
     return None if row is None else row[0]
-
-
-def test_waiting_migration_fails_no_request(own_url, add, workload, binaries):
-    with psycopg.connect(own_url, autocommit=True) as admin:
-        admin.execute(FILL)
-    [path] = add(noted=ADD_COLUMN)
-    reports: list[str] = []
-    # Where a user has many pipes, each new one is this small: less than the statements that create tables.
-    dump = subprocess.Popen(
-        [binaries / "pg_dump", "--data-only", own_url], stdout=subprocess.PIPE, pipesize=4096
-    )
-    with ThreadPoolExecutor() as threads:
-        try:
-            eventually(lambda: one(own_url, DUMP_IS_STOPPED))
-            migrated = threads.submit(migrations.apply, own_url, report=reports.append)
-            eventually(lambda: len(reports) == 3)
-            assert one(own_url, COLUMNS) == 0
-        finally:
-            dump.communicate()
-        assert [str(migration) for migration in migrated.result(60)] == [path.stem]
-    assert dump.returncode == 0
-    assert one(own_url, COLUMNS) == 1
-    assert re.fullmatch(
-        rf"migration {path.stem} did not get its locks: blocked by pid \d+ \(postgres pg_dump, active, "
-        r"\d+ s old: COPY .+\); retrying in 0\.5 s",
-        reports[0],
-    )
-    assert len(workload.operations) > 100
 
 
 def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
