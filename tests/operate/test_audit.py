@@ -127,10 +127,7 @@ def test_archived_revisions_may_be_missing(audit, own_saved_url):
 
 def test_audit_in_parts_finds_the_same(own_saved_url, binaries, tmp_path):
     plant(own_saved_url, delete("creation_receipts", f"stack_id IN ('{STACK}', '{OTHERS_STACK}')"))
-    for digit, manager_id in (
-        ("0", MANAGER_ID),
-        ("f", saved.OTHER_MANAGER_ID),
-    ):  # the first and the last of all
+    for digit, manager_id in (("0", MANAGER_ID), ("f", saved.OTHER_MANAGER_ID)):  # the first and the last
         moved = f"manager_id = '{re.sub('[^-]', digit, manager_id)}'"
         tables = ("managers", "stacks", "stack_revisions", "creation_receipts")
         plant(own_saved_url, "".join(update(each, moved, f"manager_id = '{manager_id}'") for each in tables))
