@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from stackmgr import scheduler
 from stackmgr.access.verifiers.database import LastUse
 from stackmgr.database import conninfo
 from stackmgr.database.connection import DatabaseConnection
@@ -65,8 +64,6 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
      "self._waiters[descriptor]", 0),
     ("timed out for ever", Scheduler, "_take_expired", "yield waiter\n", "yield from ()\n", 0),
     ("wake-up not read", Scheduler, "_note_events", "os.eventfd_read(descriptor)", "pass", 0),
-    ("blocking wait", scheduler.Signal, "wait", "self._scheduler.wait(seconds)",
-     "time.sleep(min(seconds, 1))", 0),
     ("deadline of each attempt", Session, "rows", "encoded, deadline, may_share=may_share and attempt == 1",
      "encoded, time.monotonic() + self._seconds_left, may_share=may_share and attempt == 1", 816),
     ("deadline of each wait", DatabaseConnection, "_wait", "deadline - time.monotonic()", "2.0", 9),
