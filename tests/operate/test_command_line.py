@@ -40,20 +40,14 @@ PARTS = [
     ((*ISSUE, "--expires-at", "9999-12-31T23:59:59-14:00"), "is not between the years 1 and 9999"),
     ((*ISSUE, "--expires-at", "0001-01-01T00:00:00+14:00"), "is not between the years 1 and 9999"),
     ((*ISSUE, "--label", "x" * 201), "must have at most 200 characters"),
-    *(
-        ((*ISSUE, "--quota", text), "must be N/SECONDS")
-        for text in ("100", "0/10", "10/0", "10001/10", "10/86401", "\u0661/\u0661", "9" * 5000 + "/1")
-    ),
-    *(
-        (("keys", "rotate", EXTERNAL_ID, "--overlap", text), "must be a whole number from 0 to 31622400")
-        for text in ("-1", "1.5", "31622401", "9" * 5000)
-    ),
+    *(((*ISSUE, "--quota", text), "must be N/SECONDS")
+        for text in ("100", "0/10", "10/0", "10001/10", "10/86401", "\u0661/\u0661", "9" * 5000 + "/1")),
+    *((("keys", "rotate", EXTERNAL_ID, "--overlap", text), "must be a whole number from 0 to 31622400")
+        for text in ("-1", "1.5", "31622401", "9" * 5000)),
     (("verify-key", "stackmgr_key"), "the key is read from standard input: give no arguments"),
     (("verify-key", "--key=stackmgr_key"), "read from standard input: give no arguments"),
-    *(
-        (("dev", f"--port={text}"), "must be a whole number from 1 to 65535")
-        for text in ("http", "0", "65536", "-1")
-    ),
+    *((("dev", f"--port={text}"), "must be a whole number from 1 to 65535")
+        for text in ("http", "0", "65536", "-1")),
 ], ids=range(39))  # fmt: skip
 def test_senseless_arguments_are_rejected(command, arguments, complaint):
     ran = command(*arguments)

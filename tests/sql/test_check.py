@@ -89,18 +89,8 @@ WRITES = {
     refuse("stacks", "AFTER INSERT", "CONSTRAINT TRIGGER"): "in the commit of a write (P0001)",
     refuse("stacks", body="RETURN NULL"): "in stack_create (23503)",
     FOREIGN_PARENT: "in stack_create (23514)",
-    **{revoked(name): "in api_key_verify (42501)" for name in ("now()", "date_trunc(text,timestamptz,text)")},
-    **{
-        revoked(name): "in stack_create (42501): permission denied for function"
-        for name in (
-            "json_to_recordset(json)", "btrim(text,text)", "length(text)", "octet_length(bytea)",
-            '"left"(text,integer)',
-        )
-    },
-    revoked("octet_length(text)"): "in stack_list (42501)",
-    revoked(
-        "make_interval(integer,integer,integer,integer,integer,integer,double precision)"
-    ): "in api_key_quota_consume (42501)",
+    revoked("now()"): "in api_key_verify (42501)", revoked("octet_length(text)"): "in stack_list (42501)",
+    revoked("btrim(text,text)"): "in stack_create (42501): permission denied for function",
     NO_MESSAGES: "in receipt_find (42501)",
     NO_NEXT: "in stack_create (42501): permission denied for sequence next",
     "CREATE INDEX ON stacks (name)": "in stack_create (54000)",

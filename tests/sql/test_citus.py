@@ -111,16 +111,14 @@ def outcomes(url: str, variant: str) -> list[Any]:
 
         made, _ = create("one", STORED)
         calls = [
-            lambda: create("one", STORED),
-            lambda: create("one", stored(CHANGED)),
-            lambda: create("k" * 4000, STORED),
-            lambda: create("two", STORED),
+            lambda: create("one", STORED), lambda: create("one", stored(CHANGED)),
+            lambda: create("k" * 4000, STORED), lambda: create("two", STORED),
             *(partial(update, made.stack_id, dict([change])) for change in stored(CHANGED)._asdict().items()),
             lambda: update(str(uuid4()), {"name": "Nobody's"}),
             lambda: update(made.stack_id, {"name": "n" * (PAGE_NAME_BYTES // MAX_PAGE_SIZE)}),
             lambda: repository.get_or_update(credential.rows, repository.get_operation(made.stack_id)),
             lambda: repository.get_or_update(credential.rows, repository.get_operation(str(uuid4()))),
-        ]
+        ]  # fmt: skip
         for call in calls:
             try:
                 result: Any = call()

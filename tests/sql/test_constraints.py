@@ -17,29 +17,20 @@ REVISION = {
 GOOD = {
     "schema_migrations": {"version": 9999, "slug": "x", "checksum": bytes(32)},
     "managers": {"manager_id": HERE, "external_id": HERE, "identity_id": "one"},
-    "api_keys": {
-        "key_digest": bytes(32), "key_id": HERE, "external_id": HERE, "identity_id": "one",
-        "last_four": "abcd",
-    },
+    "api_keys": {"key_digest": bytes(32), "key_id": HERE, "external_id": HERE, "identity_id": "one",
+        "last_four": "abcd"},
     "api_key_quota_slots": {"quota_id": HERE, "slot": 1},
     "api_key_quota_queues": {"quota_id": HERE, "slot": 1, "granted_at": []},
-    "manager_rebindings": {
-        "manager_id": HERE, "old_external_id": HERE, "old_identity_id": "one", "new_external_id": HERE,
-        "new_identity_id": "two",
-    },
-    "manager_erasures": {
-        "manager_id": HERE, "external_id": HERE, "begun_at": "2026-01-01T00:00:00Z", "begun_by": "operator",
-        "stacks": 0, "revisions": 0, "receipts": 0,
-    },
-    "manager_holds": {
-        "manager_id": HERE, "held_at": "2026-01-01T00:00:00Z", "held_by": "operator", "reason": "case 1",
-        "bound_manager_id": HERE,
-    },
+    "manager_rebindings": {"manager_id": HERE, "old_external_id": HERE, "old_identity_id": "one",
+        "new_external_id": HERE, "new_identity_id": "two"},
+    "manager_erasures": {"manager_id": HERE, "external_id": HERE, "begun_at": "2026-01-01T00:00:00Z",
+        "begun_by": "operator", "stacks": 0, "revisions": 0, "receipts": 0},
+    "manager_holds": {"manager_id": HERE, "held_at": "2026-01-01T00:00:00Z", "held_by": "operator",
+        "reason": "case 1", "bound_manager_id": HERE},
     "stacks": REVISION,
     "stack_revisions": REVISION | {"identity_id": "one", "request_id": "r"},
-    "creation_receipts": {
-        "manager_id": HERE, "idempotency_key": "k", "input_digest": bytes(32), "stack_id": HERE,
-    },
+    "creation_receipts": {"manager_id": HERE, "idempotency_key": "k", "input_digest": bytes(32),
+        "stack_id": HERE},
 }  # fmt: skip
 OTHER_MANAGER = {"manager_id": ELSEWHERE, "external_id": ELSEWHERE, "identity_id": "two"}
 OTHER_KEY = {"key_id": ELSEWHERE, "key_digest": bytes([1] * 32)}
