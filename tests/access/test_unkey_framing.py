@@ -1,6 +1,5 @@
 """Responses of Unkey that are framed in unusual or wrong ways: the next key gets an outcome of its own."""
 
-import gzip
 import json
 import time
 from threading import Event
@@ -51,7 +50,6 @@ MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_00
 CASES = {
     **{s: ([f"HTTP/1.1 {s} X\r\n\r\n".encode(), GOOD], FIRST, True) for s in ("100", "103", "199")},
     "in the same segment": ([HINTS + GOOD], FIRST, True), "none after it": ([HINTS], TIMEOUT, False),
-    "closed after it": ([HINTS, None], BROKEN, False),
     "101": ([b"HTTP/1.1 101 X\r\nUpgrade: x\r\n\r\n", GOOD], BROKEN, False),
     "103 with a body": ([HINTS + b"x", GOOD], BROKEN, False), "200 twice": ([GOOD * 2], FIRST, False),
     "a byte after the response": ([GOOD + b"\n"], FIRST, False),
@@ -60,7 +58,6 @@ CASES = {
     "longer than announced": ([changed(announced=len(BODY) - 1)], NOT_JSON, False),
     "shorter than announced, then closed": ([changed(announced=len(BODY) + 1), None], BROKEN, False),
     "no length, then closed": ([changed(b"X: y"), None], FIRST, False), "chunked": ([chunked()], FIRST, True),
-    "chunked without its end": ([chunked()[:-2], None], BROKEN, False),
     "2.5 MB": ([TOO_LONG], LONG, False), "100,000 chunks": ([MANY_CHUNKS], LONG, False),
     "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
     "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),
@@ -72,7 +69,6 @@ CASES = {
     "endless header": ([b"HTTP/1.1 200 OK\r\nX: " + b"y" * 300_000], LONG, False),
     "endless headers": ([b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000], LONG, False),
     "endless continue": ([b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000], LONG, False),
-    "compressed": ([gateway(b"Content-Encoding: gzip", body=gzip.compress(BODY))], NOT_JSON, True),
     "a byte order mark": ([gateway(body=b"\xef\xbb\xbf" + BODY)], FIRST, True),
     "Connection: x, Close": ([changed(b"Connection: x, Close" + LENGTH)], FIRST, False),
 }  # fmt: skip

@@ -6,6 +6,7 @@ The failures are the server's own where it can be brought to them, and else rais
 import re
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +124,9 @@ def test_other_warning_fails_no_write(subject, sabotage, sqlstate, caplog):
         assert subject.operations()[name]() == status
     assert caplog.messages == [f"PostgreSQL warns: {sqlstate} of exec_stmt_raise"]
     assert set(subject.backends()) == backends
+    names = {"severity": "WARNUNG", "severity_nonlocalized": "WARNING", "sqlstate": sqlstate}
+    subject.database._pool._pool[-1]._notice(SimpleNamespace(source_function="another", **names))
+    assert caplog.messages[1:] == [f"PostgreSQL warns: {sqlstate} of another"]
 
 
 def test_a_result_type_that_a_migration_changes_fails_no_read(subject, admin):
