@@ -6,35 +6,21 @@ import shlex
 import shutil
 import socket
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.processes import completed
 from tests.support.releases import ROOT, copy_source
 
-KEPT = """
-PYTHON PYENV_VERSION LD_LIBRARY_PATH XDG_CONFIG_HOME TMPDIR LANG TERM CI https_proxy NO_PROXY SSL_CERT_FILE
-REQUESTS_CA_BUNDLE NODE_EXTRA_CA_CERTS NETRC STACKMGR_TOKENS STACKMGR_TEST_POSTGRES WEB_CONCURRENCY
-GUNICORN_CMD_ARGS POSTGRES_BINARIES CITUS_BINARIES PIP_INDEX_URL
-""".split()  # noqa: SIM905
-# What Python, pip, setuptools, pytest, the checkers, git, tar, grep, curl, OpenSSL, libpq and shells read.
-FOREIGN = """
-PYTHONPATH PYTHONHOME PYTHONOPTIMIZE PYTHONWARNINGS PYTHONUSERBASE PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX
-SETUPTOOLS_USE_DISTUTILS SOURCE_DATE_EPOCH DIST_EXTRA_CONFIG PYTEST_ADDOPTS PYTEST_PLUGINS FORCE_COLOR
-PYTEST_DISABLE_PLUGIN_AUTOLOAD COLUMNS RUFF_CONFIG MYPYPATH MYPY_CACHE_DIR GIT_DIR GIT_WORK_TREE
-GIT_TRACE TAR_OPTIONS GZIP GREP_OPTIONS POSIXLY_CORRECT CDPATH ENV BASH_ENV TZ CURL_HOME OPENSSL_CONF
-GIT_INDEX_FILE OPENSSL_MODULES SSLKEYLOGFILE MALLOC_CHECK_ PGHOSTADDR PGPORT PGSERVICE
-PGREQUIREAUTH PGCHANNELBINDING PGDATA
-""".split()  # noqa: SIM905
+EXPECTED = yaml.safe_load(Path(__file__).with_name("expected.yml").read_text())
+KEPT, FOREIGN, PIP = (EXPECTED[name].split() for name in ("kept", "foreign", "pip"))
 # pip's settings that say where packages come from, and others.
 SOURCES = {
     "index-url": "https://one.test/simple", "extra-index-url": "\nhttps://two.test/a b\nhttps://three.test",
     "find-links": "/wheels", "trusted-host": "one.test", "cert": "/ca.pem", "proxy": "http://proxy.test",
 }  # fmt: skip
-PIP = """
-user target prefix root constraint requirement require-hashes require-virtualenv no-deps no-binary dry-run
-report platform python quiet pre upgrade src
-""".split()  # noqa: SIM905
 
 
 MESSAGES = (

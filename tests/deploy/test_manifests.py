@@ -57,7 +57,8 @@ SHARED = EXPECTED["parts"] | {
 }  # fmt: skip
 # The settings of a file; by default NAME=VALUE.
 SETTINGS_OF = {
-    "nginx.conf": r"^ *([a-z_]+) ([^;{]+);", "nginx.conf, log": r'"(\w+)":"\$(\w+)"',
+    "nginx.conf": r"^ *([a-z_]+) ([^;{]+);", "nginx.conf, maps": r'^ +("~.*"|"") +(\S.*);$',
+    "nginx.conf, log": r'"(\w+)":"\$(\w+)"',
     "Containerfile": r"^([A-Z]+|    (?:&&|CMD)) (.*)$", "gunicorn.conf.py": r'^([a-z]\w+) = ([\w.]+|".*")$',
 }  # fmt: skip
 

@@ -17,6 +17,8 @@ from tests.support.processes import completed
 ROOT = suite.TESTS.parent
 JOBS = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"].values()
 [NIGHT] = [step["run"] for job in JOBS for step in job["steps"] if "--all" in step.get("run", "")]
+# Without plugins that no trial needs: they take most of its time.
+OF_TRIALS = {"TRIAL": "of the pass", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PASSES = "def test_passes(): assert __import__('os').environ['TRIAL'] == 'of the pass'\n"
 FAILS = """
 def test_fails(): assert 1 == 2
@@ -48,9 +50,16 @@ TRIALS = {
 def test_what_does_not_end_is_no_success(tmp_path, capfd, monkeypatch, text, is_good, outcome):
     monkeypatch.setenv("TRIAL", "of the shell")
     (tmp_path / "test_trial.py").write_text(text)
-    options = ("-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path))
+    options = (
+        "-p",
+        "pytest_timeout",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        f"--rootdir={tmp_path}",
+        str(tmp_path),
+    )
     options += ("-o", "timeout=2") * ("hangs" in text)
-    found = suite.run(suite.Pass("trial", options, variables={"TRIAL": "of the pass"}))
+    found = suite.run(suite.Pass("trial", options, variables=OF_TRIALS))
     assert (found[0], found[1].startswith(outcome)) == (is_good, True), found
     printed = capfd.readouterr().out
     assert ("assert 1 == 2" in printed) == ("assert 1 == 2" in text)
