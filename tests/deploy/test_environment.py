@@ -112,10 +112,28 @@ def test_a_script_finds_its_checkout_whatever_cdpath_is(script):
     assert line.startswith("CDPATH='' cd ")
 
 
+def test_what_was_not_installed_is_installed_the_next_time(tmp_path):
+    copy_source(tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").write_text("#!/bin/sh\n")
+    (tmp_path / ".venv/bin/python").chmod(0o755)
+    stub = 'pip() { echo "$*"; [ "$1" != "$STACKMGR_X" ]; }'
+    command = ["/bin/sh", "-euc", f". deploy/bootstrap.sh; {stub}; bootstrap test 1"]
+    locked = "--require-hashes --requirement deploy/locks/build.txt --requirement deploy/locks/test.txt\n"
+    both = f"{locked}--no-deps --no-build-isolation --editable .\n"
+    said = {"--require-hashes": (1, locked), "--no-deps": (1, both), "none": (0, both), "nothing": (0, "")}
+    for failing, outcome in said.items():
+        ended = completed(command, cwd=tmp_path, env={"PATH": os.defpath, "STACKMGR_X": failing})
+        assert (ended.returncode, ended.stdout) == outcome, ended.stderr
+
+
 def test_dev_names_a_port_that_cannot_be_used_before_it_installs(tmp_path):
     (tmp_path / "deploy").mkdir()
     shutil.copy(ROOT / "deploy/dev", tmp_path / "deploy")
-    (tmp_path / "deploy/bootstrap.sh").write_text('bootstrap() { echo "$*"; exit; }\n')
+    (tmp_path / "deploy/bootstrap.sh").write_text('bootstrap() { echo "$*"; mv ready .venv; }\n')
+    (tmp_path / "ready/bin").mkdir(parents=True)
+    (tmp_path / "ready/bin/python").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    (tmp_path / "ready/bin/python").chmod(0o755)
     with (
         socket.create_server(("127.0.0.1", 0)) as left,
         socket.create_connection(left.getsockname()) as client,
@@ -126,11 +144,9 @@ def test_dev_names_a_port_that_cannot_be_used_before_it_installs(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = {taken.getsockname()[1]: 1, 70000: 1, recent: 0}
         for port, status in ports.items():
-            command = [tmp_path / "deploy/dev", "--data", "x", "--port", str(port)]
+            command = [tmp_path / "deploy/dev", "--data", "x y", "--port", str(port)]
             ended = completed(command, env=os.environ | {"PYTHON": sys.executable})
-            said = f"port {port} is in use or not permitted; choose another with --port\n" if status else ""
-            assert (ended.returncode, ended.stderr, ended.stdout) == (
-                status,
-                said,
-                "" if status else "dev 15\n",
-            )
+            said = f"port {port} is in use or not permitted; choose another with --port\n"
+            served = f"dev 15\n-m|stackmgr|dev|--data|x y|--port|{port}|"
+            expected = (1, said, "") if status else (0, "", served)
+            assert (ended.returncode, ended.stderr, ended.stdout) == expected

@@ -154,8 +154,10 @@ def test_receipt_is_found_by_either_id(shown, manager):
 def test_the_newest_is_first_and_a_lost_stack_has_its_receipt(run_file, own_saved_url):
     later = update("api_keys", "created_at = '2026-11-25'", f"key_id = '{SUPPORT}'")
     plant(own_saved_url, later + update("stacks", "created_at = '2026-11-25'"))
+    plant(own_saved_url, update("stack_revisions", "key_id = 'key_of_unkey'"))  # which is no UUID
     [_, *changed] = run_file(own_saved_url, "stack", stack=STACK, revisions=1).out.split("\n4|")
     assert ["\n3|" in each for each in changed] == [False] * 3  # a revision, and the tokens that it changed
+    assert "|key_of_unkey||" in changed[0]
     keys = run_file(own_saved_url, "key", manager=MANAGER).out
     assert re.findall(r"^key_id\|(.*)$", keys, re.MULTILINE) == [SUPPORT, PRODUCTION]
     assert run_file(own_saved_url, "find", manager=MANAGER, rows=1).out.split("|")[1] == GROWTH
