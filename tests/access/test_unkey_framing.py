@@ -26,25 +26,18 @@ def changed(head=b"", announced: int = len(BODY), version=b"1.1", body=BODY) -> 
     return b"HTTP/%s 200 OK\r\n%s\r\n\r\n%s" % (version, fields, body)
 
 
-def chunked(after_size: bytes = b"", trailers: bytes = b"", field: bytes = b"") -> bytes:
-    body = b"%x%s\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), after_size, BODY, trailers)
-    return changed(b"Transfer-Encoding: chunked" + field, body=body)
-
-
-def gateway(*fields: bytes, body: bytes = BODY) -> bytes:
-    return changed(b"\r\n".join((*fields, b"Content-Length: %d" % len(body))), body=body)
+LENGTH = b"\r\nContent-Length: %d" % len(BODY)
 
 
 def large_head(size: int) -> bytes:
-    empty = gateway(b"X: ")
-    return gateway(b"X: " + b"y" * (size + len(BODY) - len(empty)))
+    return changed(b"X: ".ljust(3 + size + len(BODY) - len(changed(b"X: " + LENGTH)), b"y") + LENGTH)
 
 
-LENGTH = b"\r\nContent-Length: %d" % len(BODY)
 LONG_HEAD = large_head(HEAD_LIMIT_BYTES + 1)
 LONG_HINT = b"HTTP/1.1 103 X\r\nLink: %b\r\n\r\n" % (b"x" * 15_000)
 LATE_408 = b"HTTP/1.1 408 X\r\nConnection: close\r\n\r\n"
 TOO_LONG = changed(announced=2_500_000, body=b" " * 2_500_000)
+CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
 MANY_CHUNKS = changed(b"Transfer-Encoding: chunked", body=b"1\r\n \r\n" * 100_000)
 # Pieces of the response to the first key, None for a close; its outcome; whether the connection is kept.
 CASES = {
@@ -57,7 +50,8 @@ CASES = {
     "a late 408 after the response": ([GOOD, LATE_408, None], FIRST, False),
     "longer than announced": ([changed(announced=len(BODY) - 1)], NOT_JSON, False),
     "shorter than announced, then closed": ([changed(announced=len(BODY) + 1), None], BROKEN, False),
-    "no length, then closed": ([changed(b"X: y"), None], FIRST, False), "chunked": ([chunked()], FIRST, True),
+    "no length, then closed": ([changed(b"X: y"), None], FIRST, False),
+    "chunked": ([changed(b"Transfer-Encoding: chunked", body=CHUNKS)], FIRST, True),
     "2.5 MB": ([TOO_LONG], LONG, False), "100,000 chunks": ([MANY_CHUNKS], LONG, False),
     "204 with a body": ([GOOD.replace(b"200", b"204")], "verifier_http_204", False),
     "HTTP/1.0": ([changed(version=b"1.0")], FIRST, False),
@@ -69,7 +63,7 @@ CASES = {
     "endless header": ([b"HTTP/1.1 200 OK\r\nX: " + b"y" * 300_000], LONG, False),
     "endless headers": ([b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000], LONG, False),
     "endless continue": ([b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000], LONG, False),
-    "a byte order mark": ([gateway(body=b"\xef\xbb\xbf" + BODY)], FIRST, True),
+    "a byte order mark": ([response(200, b"\xef\xbb\xbf" + BODY)], FIRST, True),
     "Connection: x, Close": ([changed(b"Connection: x, Close" + LENGTH)], FIRST, False),
 }  # fmt: skip
 
