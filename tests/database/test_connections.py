@@ -157,6 +157,7 @@ def test_failed_attempts_to_connect_are_logged_at_intervals(caplog):
     with pytest.raises(DatabaseError, match="no_connection"):
         nowhere.acquire(time.monotonic() + 1)
     assert nowhere.stats()["connections_num"] < 50
+    assert nowhere.acquire_seconds >= 5 * pool.RECONNECT_INTERVAL
     nowhere._pool._maybe_grow_pool = Mock(side_effect=AssertionError)
     nowhere._pool._connect_for_line()  # for nobody
     nowhere.close()
