@@ -28,7 +28,6 @@ HANGING = IN_A_WORKER.format("import time; time.sleep(100)")
 SECOND_HANGS = IN_A_WORKER.format("import os, time; os.system(f'mkdir {__file__}.first') and time.sleep(100)")
 # As where the files change after the check.
 NOT_IN_A_WORKER = 'import sys\nif "gunicorn.arbiter" in sys.modules:\n    raise ImportError'
-COUNTED = 'import sys\nif "gunicorn.arbiter" not in sys.modules: open("{}", "a").write("x")'  # a check
 # A check of a release, and the boot of a worker, have eight seconds each.
 IMPATIENT = (
     "\nfrom stackmgr import start_check\nfrom stackmgr.server import master"
@@ -161,24 +160,6 @@ def test_a_signal_to_stop_ends_a_reload_that_waits(database_url, releases):
         os.kill(service.pid, signal.SIGHUP)
         assert service.process.wait(60) == 0
         assert "The new workers do not serve" not in messages(service)
-
-
-def test_reloads_that_are_requested_during_one_are_one(database_url, releases):
-    go = releases.folder / "go"
-    with releases.serve(database_url) as service:
-        code = f"import time\n    while not os.path.exists({str(go)!r}): time.sleep(0.1)"
-        releases.append("old", "wsgi.py", IN_A_WORKER.format(code))
-        releases.append("old", "errors.py", COUNTED.format(checks := releases.folder / "checks"))
-        os.kill(service.pid, signal.SIGHUP)
-        eventually(lambda: releases.booted() == 2)
-        for _ in range(20):
-            os.kill(service.pid, signal.SIGHUP)
-            time.sleep(0.02)  # or several signals would be one for the kernel
-        go.touch()
-        eventually(lambda: messages(service).count("Hang up: Master") == 2 and len(workers(service)) == 1)
-        assert service.stop() == 0
-        assert messages(service).count("Hang up: Master") == 2
-        assert checks.read_text() == "xx"
 
 
 def test_suspended_service_goes_on(database_url):

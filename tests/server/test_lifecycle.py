@@ -104,19 +104,6 @@ def test_a_stop_before_the_handlers_of_a_worker_is_not_lost(start):
     eventually(lambda: server.boots == 4)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
-def test_a_master_that_cannot_fork_heeds_a_stop(start, sent):
-    error = "OSError(11, 'no more')" if sent == signal.SIGINT else "RuntimeError('no folder of heartbeats')"
-    server = start(
-        "import os\nfrom stackmgr.server.master import Master as on_starting\nworkers, pids = 2, [os.fork]\n"
-        f"def fork():\n    if not pids: raise {error}\n    return pids.pop()()\n"
-        "os.fork = fork"
-    )
-    eventually(lambda: server.log.count("A worker could not be started") > 1)
-    server.process.send_signal(sent)
-    assert server.process.wait(30) == 0
-
-
 def test_a_waiting_worker_is_not_replaced(start):
     server = start("timeout = 3")  # a boot takes longer than 1 s on a busy machine
     with server.connect(get("/sleep?5")) as one, server.connect(get("/sleep?5")) as two:
@@ -148,7 +135,7 @@ def arbiter(monkeypatch):
         arbiter.WORKERS[pid] = Mock(age=pid, **{"tmp.last_update.side_effect": repeat(arbiter.heartbeat)})
         return pid
 
-    arbiter = Mock(WORKERS={}, num_workers=1, now=100.0, spawn_worker=fork)
+    arbiter = Mock(WORKERS={}, num_workers=1, worker_age=0, now=100.0, spawn_worker=fork)
     arbiter.cfg.worker_class_str = master.WORKER
     arbiter.pass_time = lambda seconds: setattr(arbiter, "now", arbiter.now + seconds)
     monkeypatch.setattr(
@@ -192,6 +179,34 @@ def test_only_who_is_superfluous_is_ended_and_not_before_the_others_serve(arbite
     assert arbiter.kill_worker.mock_calls == [call(1, signal.SIGTERM), call(2, signal.SIGKILL)]
     arbiter.manage_workers()  # both end by themselves, so two are forked
     assert (len(arbiter.WORKERS), ended.mock_calls) == (4, [])
+
+
+@pytest.mark.parametrize("error", [OSError(11, "no more"), RuntimeError("no folder of heartbeats")])
+def test_a_master_that_cannot_fork_heeds_a_stop(arbiter, error):
+    arbiter.spawn_worker = Mock(side_effect=error)
+    master.Master(arbiter)
+    arbiter.spawn_worker()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    arbiter.log.error.assert_called_once()
+
+
+def test_reloads_that_are_requested_during_one_are_one(arbiter, monkeypatch):
+    """The release is checked once.  What cannot be run is named with its path."""
+    queue, load, arbiter.app, arbiter.pid = arbiter.signal, arbiter.reload, SimpleNamespace(), os.getpid()
+    arbiter.cfg = arbiter.app.cfg = Mock(worker_class_str=master.WORKER)
+    check = Mock(side_effect=["checked", FileNotFoundError(2, "not there", "/python")])
+    monkeypatch.setattr(master.start_check, "run_check", check)
+    monkeypatch.setenv(master.start_check.RESULT, "")
+    changed = master.Master(arbiter)
+    load.side_effect = lambda: changed.signal(signal.SIGHUP, None)
+    for number in (1, 2):
+        changed.signal(signal.SIGHUP, None)
+        changed.signal(signal.SIGHUP, None)
+        assert queue.call_count == number
+        arbiter.reload()
+    load.assert_called_once_with()
+    assert os.environ[master.start_check.RESULT] == "checked"
+    arbiter.log.exception.assert_called_once_with("The reload failed: %s", "/python: not there")
 
 
 @pytest.mark.parametrize("name", ["manage_workers", "WORKERS", "cfg", "kill_worker", "handle_usr2"])

@@ -5,15 +5,14 @@ import json
 import os
 import re
 import signal
-import sys
 
 import psutil
 import pytest
 
 from tests.server.gunicorn_process import get
 from tests.support.http_wire import connect
-from tests.support.processes import completed, running
-from tests.support.server import GUNICORN_COMMAND, exchange, free_port, listens, running_service
+from tests.support.processes import completed
+from tests.support.server import GUNICORN_COMMAND, free_port, running_service
 
 
 def failed_start(*arguments, **environ):
@@ -75,32 +74,6 @@ def test_workers_of_a_killed_master_delay_no_start(database_url, tmp_path):
             assert "in use" not in next_one.log()
         for worker in workers:
             worker.kill()
-
-
-IN_BACKGROUND = """
-import pty, subprocess, sys, termios
-pid, terminal = pty.fork()
-if pid == 0:
-    modes = termios.tcgetattr(2)
-    modes[3] |= termios.TOSTOP
-    termios.tcsetattr(2, termios.TCSANOW, modes)
-    sys.exit(subprocess.run(sys.argv[1:], process_group=0).returncode)
-while True:
-    print(end=open(terminal, closefd=False, errors="replace", newline="").read(1), flush=True)
-"""
-
-
-def test_a_terminal_ends_no_worker_in_the_background(database_url, tmp_path):
-    env = os.environ | {"STACKMGR_DATABASE_URL": database_url, "WEB_CONCURRENCY": "2"}
-    port = free_port()
-    command = [sys.executable, "-c", IN_BACKGROUND, *GUNICORN_COMMAND, "--bind", f"127.0.0.1:{port}"]
-    with running(command, tmp_path / "log", lambda _: listens(port), env=env) as process:
-        master = psutil.Process(process.pid).children(recursive=True)[1]
-        for _ in range(20):
-            assert exchange(port, "/").status == 404
-        assert len(master.children()) == 2
-        master.terminate()
-        master.wait(30)
 
 
 @pytest.mark.parametrize("given", ["--preload", "--worker-class=gthread", "--worker-class=sync --threads=1"])
