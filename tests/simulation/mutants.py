@@ -66,8 +66,6 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
     ("coldest first", Pool, "_next", "self._pool.pop()", "self._pool.popleft()", 1),
     ("unchecked connection dropped", Pool, "acquire", "finally:\n            if",
      "except ZeroDivisionError:\n            if", 3),
-    ("rows before the commit", DatabaseConnection, "_result", "results.append(result)",
-     "results.append(result)\n            return results[0]", 0),
     # Mistakes in what requests share.
     ("locks in order of arrival", RoundTrips, "_send_together", "sorted(requests, key=_lock_order)",
      "list(requests)", 133),
@@ -76,8 +74,6 @@ _ROWS: list[tuple[str, Any, str, str, str, int]] = [
      "self._connections.release(connection)\n        self._send(batch, connection, deadline)", 0),
     ("other threads", RoundTrips, "run", " and has_scheduler()", "", 2),
     # Errors without a fault.
-    ("half of its time", Session, "rows", "time.monotonic() + self._seconds_left",
-     "time.monotonic() + self._seconds_left / 2", 0),
     ("gives up", Pool, "_next", "wait(give_up_at - started)", "wait((give_up_at - started) / 4)", 0),
     ("all of its time in line", RoundTrips, "_lead",
      "min(deadline, time.monotonic() + self._connections.acquire_seconds)", "deadline", 0),
