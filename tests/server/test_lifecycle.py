@@ -217,7 +217,6 @@ def test_another_gunicorn_is_rejected(arbiter, name):
 
 
 NAMES = [name for names in UNSUPPORTED.values() for name in names]
-PARSED = "obsolete_folding", "unconventional_http_method", "unconventional_http_version"
 
 
 @pytest.mark.parametrize("settings", [
@@ -225,7 +224,9 @@ PARSED = "obsolete_folding", "unconventional_http_method", "unconventional_http_
     {"proxy_protocol": "auto"}, {"accesslog": "-"}, {"statsd_host": "a:1"}, {"header_map": "refuse"},
     {"user": os.geteuid() + 1, "group": os.getegid() + 1}, {"casefold_http_method": True, "header_map": "refuse"},
     *({name: lambda _, __: None} for name in ("pre_request", "post_request")),
-    *({name: True} for name in ("strip_header_spaces", "preload_app", *(f"permit_{each}" for each in PARSED))),
+    *({name: True} for name in (
+        "strip_header_spaces", "preload_app", "permit_obsolete_folding", "permit_unconventional_http_method",
+        "permit_unconventional_http_version")),
 ])  # fmt: skip
 def test_unsupported_settings_stop_the_start(settings):
     config = Config()

@@ -85,12 +85,3 @@ def test_longest_idempotency_keys(wire, request_head, key, status):
         response = wire.checked_response()
         assert response.status == expected
         assert status == 201 or "Idempotency-Key" in response.json["message"]
-
-
-def test_an_error_of_the_server_is_logged(service, wire):
-    wire.send(b"GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: malformed-7\r\nNo colon\r\n\r\n")
-    assert wire.response().status == 400
-    lines = map(json.loads, service.log().splitlines())
-    [line] = [each for each in lines if each.get("request_id") == "malformed-7"]
-    assert (line["status"], line["code"]) == (400, "invalid_request")
-    assert "field line" in line["message"]
