@@ -1,6 +1,7 @@
 """Migrations while the service uses the tables: no request fails, and what waits is reported."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import psycopg
@@ -55,6 +56,20 @@ def one(url: str, query: bytes):
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute(query).fetchone()
     return None if row is None else row[0]
+
+
+def test_waiting_migration_fails_no_request(own_url, add, workload):
+    [path] = add(noted=ADD_COLUMN)
+    reports = []
+    with ThreadPoolExecutor() as threads:
+        with psycopg.connect(own_url) as dump:  # until its end, as pg_dump
+            dump.execute(b"LOCK TABLE stackmgr.stacks IN ACCESS SHARE MODE")
+            migrated = threads.submit(migrations.apply, own_url, report=reports.append)
+            eventually(lambda: len(reports) == 3)
+            assert one(own_url, COLUMNS) == 0
+        assert [str(migration) for migration in migrated.result(60)] == [path.stem]
+    assert one(own_url, COLUMNS) == 1
+    assert len(workload.operations) > 100
 
 
 def test_migration_gives_up_after_its_time(own_url, add, monkeypatch):
