@@ -55,12 +55,6 @@ def of_unkey(url):
     }  # fmt: skip
 
 
-def test_a_silent_verifier_delays_no_other(database_url):
-    with http_server() as unkey, running_service(database_url, env=of_unkey(unkey.url)) as service:
-        unkey.behave = unkey.silence
-        check_that_no_other_waits(service, "key", 503, lambda: len(unkey.requests) == WAIT, unkey.release.set)
-
-
 def test_a_hanging_handshake_delays_no_other(database_url):
     with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as accepted:
 
