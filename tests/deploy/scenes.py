@@ -197,7 +197,7 @@ class Releases(Shell):
         self.run("ln -sfn 1.0.0 opt/stackmgr/current")
         [command] = re.findall(r"^ExecStart=(.*)$", (DEPLOY / "stackmgr.service").read_text(), re.MULTILINE)
         env = {"STACKMGR_DATABASE_URL": self.url, "STACKMGR_ADMIN_BIND": f"127.0.0.1:{self.port}"}
-        service = running(self.prepare(command).split(), env=env, folder=self.folder)
+        service = running(self.prepare(command).split(), env=env, cwd=self.folder)
         self.variables["MASTER"] = str(self.serving.enter_context(service).pid)
 
     def kept(self) -> list[str]:

@@ -64,7 +64,7 @@ class Releases:
         # Python looks for modules in the current folder first.
         env = {"STACKMGR_DATABASE_URL": url, "PYTHONPATH": f"{self.folder}/current", **environ}
         command = (*server.GUNICORN_COMMAND[:-1], str(self.settings))
-        return server.running(command, env=env, folder=self.folder)
+        return server.running(command, env=env, cwd=self.folder)
 
     def booted(self) -> int:
         return len(list(self.folder.glob("booted-*")))

@@ -77,7 +77,7 @@ class Checkout:
         self, env: Mapping[str, str], settings: Path = PRODUCTION_CONF
     ) -> contextlib.AbstractContextManager[RunningService]:
         gunicorn = [self.python, "-m", "gunicorn", "-c", str(settings)]
-        return running(gunicorn, env=env, folder=self.folder)
+        return running(gunicorn, env=env, cwd=self.folder)
 
 
 @dataclass(frozen=True)

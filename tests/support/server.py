@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -57,26 +57,18 @@ class RunningService:
 
 @contextmanager
 def running_service(
-    database_url: str,
-    *,
-    env: Mapping[str, str] | None = None,
-    args: Sequence[str] = (),
-    stderr: int | IO[bytes] = subprocess.STDOUT,
+    database_url: str, *, env: Mapping[str, str] | None = None, args: Sequence[str] = (), **options: Any
 ) -> Iterator[RunningService]:
     environ = {"STACKMGR_DATABASE_URL": database_url, **(env or {})}
-    with running(GUNICORN_COMMAND, args, env=environ, stderr=stderr) as service:
+    with running(GUNICORN_COMMAND, args, env=environ, **options) as service:
         yield service
 
 
 @contextmanager
 def running(
-    gunicorn: Sequence[str],
-    args: Sequence[str] = (),
-    *,
-    env: Mapping[str, str],
-    folder: Path | None = None,
-    stderr: int | IO[bytes] = subprocess.STDOUT,
+    gunicorn: Sequence[str], args: Sequence[str] = (), *, env: Mapping[str, str], **options: Any
 ) -> Iterator[RunningService]:
+    """Run the command *gunicorn* with *args*; *options* are those of Popen."""
     port = free_port()
 
     def serves(process: subprocess.Popen[bytes]) -> bool:
@@ -84,10 +76,9 @@ def running(
         return port in listening_ports(process.pid) and _responds(port)
 
     command = [*gunicorn, "--bind", f"127.0.0.1:{port}", *args]
-    options: dict[str, Any] = {"cwd": folder, "env": {**os.environ, **env}, "stderr": stderr}
     with TemporaryDirectory(prefix="stackmgr-") as logs:
         log = Path(logs) / "log"
-        with processes.running(command, log, serves, **options) as process:
+        with processes.running(command, log, serves, env=os.environ | env, **options) as process:
             yield RunningService(port, log, process)
 
 
