@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -23,9 +24,14 @@ BLOCKED_ON_ANY_NODE = b"SELECT FROM citus_lock_waits WHERE citus_pid_for_gpid(bl
 class Rival(psycopg.Connection[Any]):
     """A connection that keeps its transaction and locks open until the test ends it."""
 
-    def wait_until_waited_for(self, watcher: psycopg.Connection[Any]) -> None:
+    def ended_before(self, send: Callable[..., TestResponse], *args: Any, watcher, end) -> TestResponse:
+        """Return the response to a request that waits for the transaction until *end* is called."""
         query = BLOCKED_ON_ANY_NODE if os.environ.get("STACKMGR_TEST_CITUS") else BLOCKED
-        eventually(lambda: watcher.execute(query, [self.info.backend_pid]).fetchone() is not None)
+        with ThreadPoolExecutor(1) as thread:
+            response = thread.submit(send, *args)
+            eventually(lambda: watcher.execute(query, [self.info.backend_pid]).fetchone() is not None)
+            end()
+            return response.result()
 
 
 @pytest.fixture
@@ -65,8 +71,7 @@ def serving(database: Database, spellings: dict[str, str]):
 
 @pytest.fixture
 def stack(client: Client) -> dict[str, Any]:
-    created: dict[str, Any] = client.create(configuration()).json
-    return created
+    return client.create(configuration()).json
 
 
 @pytest.fixture

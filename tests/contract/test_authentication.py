@@ -1,6 +1,5 @@
 """Authentication: keys, 401, and the record of a manager, whose binding never changes."""
 
-from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
@@ -9,10 +8,8 @@ from psycopg import sql
 from stackmgr.access import api_keys
 from stackmgr.http.requests import parse_credential
 from tests.support.client import STACKS
-from tests.support.examples import configuration
+from tests.support.examples import MISSING, configuration
 from tests.support.tables import each_case
-
-MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 
 
 @pytest.fixture
@@ -158,11 +155,7 @@ def test_a_first_request_waits_for_a_rival(make_client, admin, other, rival, sta
         client = make_client()
         halves = rival(both_halves(client))
         save(other, *halves.values())
-        with ThreadPoolExecutor(1) as thread:
-            response = thread.submit(client.page)
-            other.wait_until_waited_for(admin)
-            end()
-            assert response.result().status_int == expected
+        assert other.ended_before(client.page, watcher=admin, end=end).status_int == expected
         assert client.page().status_int == expected
         saved = halves if end == other.commit else both_halves(client)
         assert admin.execute(BOUND, both_halves(client)).fetchall() == [tuple(saved.values())]

@@ -8,10 +8,8 @@ from falcon.testing import create_environ
 
 from stackmgr.http.requests import parse_trace_context
 from tests.support.client import STACKS
-from tests.support.examples import configuration
+from tests.support.examples import MISSING, configuration
 from tests.support.tables import each_case
-
-MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"
 
 
 @each_case("text", {

@@ -2,7 +2,6 @@
 
 import json
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -82,20 +81,17 @@ USE_KEY = """
 """
 
 
-@pytest.mark.parametrize("case", [
+@pytest.mark.parametrize(("end", "name", "status"), [
     ("commit", "Growth", 200), ("commit", "Another", 409), ("rollback", "Growth", 201),
-], ids=lambda case: f"{case[0]}, {case[1]}")  # fmt: skip
-def test_a_create_waits_for_its_rival(client, stack, admin, other, case):
-    end, name, status = case
+])  # fmt: skip
+def test_a_create_waits_for_its_rival(client, stack, admin, other, end, name, status):
     other.execute(USE_KEY, [stack["id"]])
-    with ThreadPoolExecutor(1) as thread:
-        response = thread.submit(client.create, configuration(name=name), "key")
-        other.wait_until_waited_for(admin)
-        getattr(other, end)()
-        assert response.result().status_int == status
+    wanted, end = configuration(name=name), getattr(other, end)
+    response = other.ended_before(client.create, wanted, "key", watcher=admin, end=end)
+    assert response.status_int == status
     assert len(client.page().json["items"]) == (2 if status == 201 else 1)
     if status == 200:
-        assert response.result().json == stack
+        assert response.json == stack
 
 
 def test_a_receipt_that_vanishes_meanwhile_is_named(client, client_with, admin, monkeypatch):

@@ -15,16 +15,12 @@ from tests.support.examples import configuration
 from tests.support.tables import each_case
 
 
-def created(client, count):
-    return [client.create(configuration(name=f"No. {number}")).json["id"] for number in range(count)][::-1]
-
-
 def ids(page):
     return [item["id"] for item in page.json["items"]]
 
 
-def test_pages_have_25_or_up_to_100_stacks(client):
-    expected = created(client, 101)
+def test_pages_have_25_or_up_to_100_stacks(client, save):
+    expected = save(*(f"No. {number}" for number in range(101)))
     assert ids(client.page()) == expected[:25]
     assert ids(client.page("limit=100")) == expected[:100]
 
@@ -112,16 +108,6 @@ def save(client):
     return save
 
 
-def pages(client, limit=100):
-    found, query = [], f"limit={limit}"
-    while True:
-        page = client.page(query)
-        found.append(ids(page))
-        if page.json["next_cursor"] is None:
-            return found
-        query = f"limit=100&cursor={page.json['next_cursor']}"
-
-
 @pytest.mark.parametrize("page_size", [MAX_PAGE_SIZE, 500])
 @pytest.mark.parametrize(("length", "statements"), [(0, ORDINARY), (1, READ_AGAIN)])
 def test_a_long_name_is_read_again(client, save, monkeypatch, length, statements, page_size):
@@ -164,4 +150,4 @@ def test_what_is_read_again_is_the_page(client, save, admin, monkeypatch, case):
         return original(self, execution, deadline)
 
     monkeypatch.setattr(DatabaseConnection, "run", run)
-    assert pages(client, limit=2) == [[saved[each] for each in page] for page in expected]
+    assert [*client.pages(2, 100)] == [[saved[each] for each in page] for page in expected]

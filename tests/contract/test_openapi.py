@@ -35,8 +35,6 @@ STATUSES = {
     "createStack": ALWAYS | {"200", "201", "409", "413"}, "listStacks": ALWAYS | {"200"},
     "getStack": ALWAYS | {"200", "404"}, "updateStack": ALWAYS | {"200", "404", "413"},
 }  # fmt: skip
-
-
 # Of its 400 and its 500, which say what may have changed.
 KINDS = {"createStack": ("Create", "Create"), "listStacks": ("List", "Read"), "getStack": ("Get", "Read"),
     "updateStack": ("Update", "Update")}  # fmt: skip
@@ -59,11 +57,6 @@ def test_generated_types_have_one_name():
     assert [path for path, node in nodes(BUNDLE["components"]["schemas"]) if "title" in node] == []
 
 
-def test_the_bundled_document_is_current():
-    # Written by: python deploy/reference.py > schemas/openapi.bundled.json
-    assert read_schema("openapi.bundled.json") == BUNDLE
-
-
 def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
     document = json.loads(paths.DEFAULT_WHITELIST.read_text())
     document["tokens"][0] |= {"symbol": "A|B", "name": "<b>A</b>"}
@@ -75,7 +68,9 @@ def test_the_guide_lists_the_tokens_in_force(monkeypatch, tmp_path):
     assert sorted(row[2] for row in listed) == sorted(f"`{token['address']}`" for token in document["tokens"])
 
 
-def test_the_guide_is_the_filled_template():
+def test_the_bundled_document_and_the_guide_are_current():
+    # Written by: python deploy/reference.py > schemas/openapi.bundled.json
+    assert read_schema("openapi.bundled.json") == BUNDLE
     # Written by: python deploy/reference.py --guide > schemas/guide.md
     page = (paths.directory("schemas") / "guide.md").read_text(encoding="utf-8")
     assert page == openapi.reference["guide"]()
@@ -136,18 +131,15 @@ def test_examples_of_errors_are_in_use(operation_id):
             assert shown["message"] in {kind.message for kind in kinds if kind.code == shown["code"]}
 
 
-def test_each_message_of_a_400_is_an_example():
+def test_each_message_of_a_400_is_an_example_and_in_the_guide():
+    invalid, guide = [*error_kinds(errors.InvalidRequest)], BUNDLE["info"]["description"]
     shown = {example["message"] for each in OPERATIONS for example in examples_of(each, "400")}
-    assert shown == {kind.message for kind in error_kinds(errors.InvalidRequest) if kind.status == 400}
-
-
-def test_the_guide_has_messages_and_statuses():
-    guide = BUNDLE["info"]["description"]
+    assert shown == {kind.message for kind in invalid if kind.status == 400}
     rows = [row.strip("|").split("|") for row in guide.splitlines() if row.startswith("|")]
     first_cells = {row[0].strip() for row in rows}
     assert {f"{status} `{code}`" for code, status in STATUS.items()} <= first_cells
     items = {line[2:] for line in guide.splitlines() if line.startswith("- ")}
-    assert {kind.message for kind in error_kinds(errors.InvalidRequest)} <= items
+    assert {kind.message for kind in invalid} <= items
 
 
 def test_the_guide_has_the_limits_of_a_head():
@@ -164,7 +156,7 @@ def error_kinds(kind: type[errors.ServiceError] = errors.ServiceError) -> Iterat
         yield from error_kinds(narrower)
 
 
-def test_each_body_has_a_valid_example():
+def test_each_body_has_a_valid_example_and_so_have_parameters():
     bodies = [node for _, node in nodes(SOURCE) if "schema" in node and "$ref" in node["schema"]]
     assert bodies
     for body in bodies:
@@ -172,9 +164,6 @@ def test_each_body_has_a_valid_example():
         assert body["examples"]
         for example in body["examples"].values():
             validate(openapi.resolved(example)["value"])
-
-
-def test_examples_of_parameters_are_valid():
     described = [node for _, node in nodes(BUNDLE) if "schema" in node and "example" in node]
     assert described
     for each in described:

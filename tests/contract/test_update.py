@@ -1,7 +1,5 @@
 """Updates: supplied fields replace, omitted ones stay, and each update appends a complete revision."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tests.support import examples
@@ -20,11 +18,8 @@ def test_an_update_waits_for_its_rival(client, stack, admin, other, field):
     saved = examples.stored(RIVALS)._asdict() | {"stack_id": stack["id"]}
     for end, base in ((other.rollback, stack), (other.commit, stack | RIVALS)):
         other.execute(update, saved)
-        with ThreadPoolExecutor(1) as thread:
-            response = thread.submit(client.update, stack["id"], {field: NEW[field]})
-            other.wait_until_waited_for(admin)
-            end()
-        updated = response.result().json
+        given = stack["id"], {field: NEW[field]}
+        updated = other.ended_before(client.update, *given, watcher=admin, end=end).json
         revision = {"current_revision_id": updated["current_revision_id"]}
         assert updated == base | {field: CHANGED[field]} | revision
         assert client.get(stack["id"]).json == updated

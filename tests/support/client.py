@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -66,15 +67,16 @@ class ContractClient:
     def page(self, query: str = "") -> TestResponse:
         return self.request("GET", f"{STACKS}?{query}" if query else STACKS)
 
+    def pages(self, first: int, later: int) -> Iterator[list[str]]:
+        """Yield the ids of each page; the arguments are the limits of the first one and of the later ones."""
+        page = self.page(f"limit={first}").json
+        yield [item["id"] for item in page["items"]]
+        while page["next_cursor"] is not None:
+            page = self.page(f"limit={later}&cursor={page['next_cursor']}").json
+            yield [item["id"] for item in page["items"]]
+
     def walk(self, limit: int) -> list[str]:
-        ids: list[str] = []
-        query = f"limit={limit}"
-        while True:
-            page = self.page(query).json
-            ids += [item["id"] for item in page["items"]]
-            if page["next_cursor"] is None:
-                return ids
-            query = f"limit={limit}&cursor={page['next_cursor']}"
+        return [stack_id for page in self.pages(limit, limit) for stack_id in page]
 
 
 class Client(ContractClient):

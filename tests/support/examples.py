@@ -15,6 +15,7 @@ TOKENS: list[dict[str, str]] = json.loads(paths.DEFAULT_WHITELIST.read_bytes())[
 _SPELLINGS = whitelist.load(paths.DEFAULT_WHITELIST).spellings
 ADDRESSES = sorted(set(_SPELLINGS.values()))
 PRESETS = ("hourly", "daily", "weekly", "monthly")
+MISSING = "0f0e0d0c-0b0a-4988-8776-655443322110"  # an id that no stack has
 
 
 def allocation(*items: tuple[Any, Any]) -> list[dict[str, Any]]:
