@@ -179,11 +179,6 @@ def test_failing_observer_changes_no_response(client, client_with, log, monkeypa
     assert CANARY not in log.text()
 
 
-def assert_one_line(text):
-    assert text.isascii()
-    assert len(text.splitlines()) == 1
-
-
 @pytest.mark.parametrize("style", logs.FORMATS)
 def test_request_is_one_line_of_ascii(style, capfd):
     fields = {"request_id": REQUEST_ID, "method": "GET\n", "route": None, "status": 200, "duration_ms": 0.6}
@@ -192,7 +187,7 @@ def test_request_is_one_line_of_ascii(style, capfd):
     logs._stderr.flush()
     written, another = capfd.readouterr().err.splitlines(keepends=True)
     assert (another[0] == "{") is (style == "json")
-    assert_one_line(written)
+    assert (written.isascii(), len(written.splitlines())) == (True, 1)
     assert re.search(r"\b20\d\d(-\d\d){2}T[\d:.]{12}\+00:00", written)
     assert written.endswith("\n")
     if style == "json":
@@ -206,7 +201,7 @@ def test_a_message_cannot_begin_a_line_of_its_own(formatter):
     fields = {"request_id": REQUEST_ID, "method": None}
     message = {"msg": "bad: %s", "args": ("a\nb\x85c\u2028d",), "fields": fields, "created": 0.0075}
     found = formatter.format(logging.makeLogRecord(message))
-    assert_one_line(found)
+    assert (found.isascii(), len(found.splitlines())) == (True, 1)
     assert "1970-01-01T00:00:00.007+00:00" in found
     assert "1970-01-01T00:00:01.998+00:00" in formatter.format(logging.makeLogRecord({"created": 1.9985}))
     raised = formatter.format(logging.makeLogRecord({"exc_info": (KeyError, KeyError(CANARY), None)}))
