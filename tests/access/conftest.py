@@ -42,7 +42,6 @@ def unkey() -> Iterator[HttpServer]:
 
 @pytest.fixture
 def tls_server(tmp_path, monkeypatch):
-
     def run(name: str, *, is_trusted: bool = True) -> AbstractContextManager[HttpServer]:
         authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert(name).configure_cert(context)

@@ -73,18 +73,14 @@ def limit(seconds, **changed):
     return {"name": "r", "duration": 60_000, "reset": reset, "exceeded": True} | changed
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        ([limit(29.5)], "30"), ([limit(10), limit(40), limit(55, exceeded=False)], "40"),
-        ([limit(-3600)], "1"),  # this host's clock is fast
-        ([limit(3600)], "60"),  # or slow
-        ([limit(7, duration=0)], "1"), ([limit(10**7, duration=10**30)], "86400"),
-        ([limit(7, reset="soon")], None), ([limit(7, reset=True)], None), ([limit(7, duration=None)], None),
-        ([limit(7, exceeded="yes")], None), *((none, None) for none in ([], ["r"], {}, None)),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("limits", "expected"), [
+    ([limit(29.5)], "30"), ([limit(10), limit(40), limit(55, exceeded=False)], "40"),
+    ([limit(-3600)], "1"),  # this host's clock is fast
+    ([limit(3600)], "60"),  # or slow
+    ([limit(7, duration=0)], "1"), ([limit(10**7, duration=10**30)], "86400"),
+    ([limit(7, reset="soon")], None), ([limit(7, reset=True)], None), ([limit(7, duration=None)], None),
+    ([limit(7, exceeded="yes")], None), *((none, None) for none in ([], ["r"], {}, None)),
+], ids=repr)  # fmt: skip
 def test_a_limited_key_gets_the_time_of_the_reset(unkey_client, unkey, monkeypatch, limits, expected):
     monkeypatch.setattr(unkey_verifier, "time", lambda: NOW)
     unkey.behave = respond(200, verification("RATE_LIMITED", ratelimits=limits))

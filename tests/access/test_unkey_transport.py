@@ -4,9 +4,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from unittest.mock import Mock
 from uuid import uuid4
 
@@ -14,11 +13,11 @@ import pytest
 
 from stackmgr.access.verifiers import circuit_breaker, http_connection, remote
 from stackmgr.database import statements
-from stackmgr.database.pool import Database
 from stackmgr.errors import ServiceUnavailable
 from stackmgr.scheduler import READABLE, WRITABLE
 from tests.support.http_server import drip, hang_up, http_server, reset, respond, response
 from tests.support.memory import types_in_cycles
+from tests.support.recorder import opened
 from tests.support.unkey_server import accepted
 from tests.support.waiting import eventually
 
@@ -173,15 +172,6 @@ def test_old_connection_is_not_used_again(known, unkey, monkeypatch):
         assert unkey.connections == connections + more
 
 
-@contextmanager
-def own_database(url: str, **options: float) -> Iterator[Database]:
-    database = Database(url, pool_size=1, **options)
-    database.open()
-    database._pool.wait(30)
-    yield database
-    database.close()
-
-
 def test_unkey_call_holds_no_connection(unkey, database_url, client_with, make_verifier):
     called = threading.Event()
 
@@ -191,7 +181,8 @@ def test_unkey_call_holds_no_connection(unkey, database_url, client_with, make_v
         return respond(200, accepted(EXTERNAL, EXTERNAL))(sock, request)
 
     unkey.behave = respond_late
-    with own_database(database_url) as database, ThreadPoolExecutor(1) as thread:
+    with opened(database_url, pool_size=1) as database, ThreadPoolExecutor(1) as thread:
+        database._pool.wait(30)
         client = client_with("key", database=database, verifier=make_verifier(unkey.url))
         pending = thread.submit(client.page)
         assert called.wait(10)
@@ -203,7 +194,8 @@ def test_unkey_call_holds_no_connection(unkey, database_url, client_with, make_v
 
 def test_the_time_that_unkey_takes_is_not_the_databases(unkey, database_url, client_with, make_verifier):
     unkey.behave = drip(response(200, accepted(EXTERNAL, EXTERNAL)), 0.01)
-    with own_database(database_url, deadline=1.0) as database:
+    with opened(database_url, pool_size=1, deadline=1.0) as database:
+        database._pool.wait(30)
         client = client_with("key", database=database, verifier=make_verifier(unkey.url))
         assert client.page().status_int == 200
 

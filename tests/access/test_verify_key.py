@@ -15,8 +15,7 @@ STEP_CLOCK = b"""
     UPDATE stackmgr.api_key_quota_slots SET granted_at = granted_at + '1 hour'
     WHERE quota_id = (SELECT quota_id FROM stackmgr.api_keys WHERE key_id = %s)
 """
-NOT_VERIFIED = 1
-NOT_ACCEPTED = 3
+NOT_VERIFIED, NOT_ACCEPTED = 1, 3
 
 
 @pytest.fixture

@@ -32,13 +32,10 @@ DIVIDE = Statement("test_divide", b"SELECT (1 / $1::integer)::text", ("value",),
 LOCK = Statement("test_lock", b"SELECT pg_advisory_xact_lock_shared($1::int)::text", ("value",), writes=False)
 SLOW = Statement("test_slow", b"SELECT $1 || pg_sleep(0.5)", ("value",), writes=True)
 MISSING = Statement("test_missing", b"INSERT INTO public.nothing VALUES ($1)", ("value",), writes=True)
-WRITE = Statement(
-    "test_write",
-    b"INSERT INTO public.written (value) SELECT $1::text WHERE $2::text IS NOT NULL RETURNING value",
-    ("stack_id", "manager_id"),
-    writes=True,
-)
-Start = Callable[[list[Callable[[], Any]]], "list[Future[Any]]"]
+INSERT = b"INSERT INTO public.written (value) SELECT $1::text WHERE $2::text IS NOT NULL RETURNING value"
+WRITE = Statement("test_write", INSERT, ("stack_id", "manager_id"), writes=True)
+Calls = list[Callable[[], Any]]
+Start = Callable[[Calls], "list[Future[Any]]"]
 
 
 @pytest.fixture
@@ -80,9 +77,7 @@ def call(subject: Subject, statement: Statement, value: str, manager: str = "") 
     return lambda: subject.database.session().row(statement, given, max_rows=1)[0]
 
 
-def calls(
-    subject: Subject, statement: Statement, number: int = TOGETHER - 1, value: str = "request"
-) -> list[Callable[[], str]]:
+def calls(subject: Subject, statement: Statement, number: int = TOGETHER - 1, value="request") -> Calls:
     return [call(subject, statement, f"{value} {n}") for n in range(number)]
 
 
@@ -139,10 +134,9 @@ def test_a_batch_waits_for_a_larger_one_under_way(subject, start, sent, admin, m
     assert len([future.result(PATIENCE) for future in under_way]) == 3
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "value", "sqlstate"),
-    [(ECHO, DIVIDE, "0", "22012"), (WRITE, WRITE, "bad", "23514"), (WRITE, MISSING, "", "42P01")],
-)
+@pytest.mark.parametrize(("good", "bad", "value", "sqlstate"), [
+    (ECHO, DIVIDE, "0", "22012"), (WRITE, WRITE, "bad", "23514"), (WRITE, MISSING, "", "42P01"),
+])  # fmt: skip
 @pytest.mark.parametrize("place", [0, 2])
 def test_one_that_fails_fails_alone(subject, start, sent, written, good, bad, value, sqlstate, place, caplog):
     caplog.set_level("DEBUG", "stackmgr")
@@ -218,17 +212,12 @@ def test_a_leader_that_fails_leaves_the_outcome_unknown(subject, start, monkeypa
     assert [each.exception(PATIENCE).reason for each in others] == ["connection_lost"] * 2
 
 
-@pytest.mark.parametrize(
-    ("limit", "stored", "errors"),
-    [
-        ("statement_timeout", TOGETHER - 1, {("rejected", "57014"): 1}),
-        ("transaction_timeout", 0, {("connection_lost", None): TOGETHER}),  # it ends the session
-        ("idle_in_transaction_session_timeout", TOGETHER - 1, {}),
-    ],
-)
-def test_a_limit_of_the_server_ends_a_batch(
-    make_subject, start, written, admin, monkeypatch, limit, stored, errors
-):
+@pytest.mark.parametrize(("limit", "stored", "errors"), [
+    ("statement_timeout", TOGETHER - 1, {("rejected", "57014"): 1}),
+    ("transaction_timeout", 0, {("connection_lost", None): TOGETHER}),  # it ends the session
+    ("idle_in_transaction_session_timeout", TOGETHER - 1, {}),
+])  # fmt: skip
+def test_a_server_limit_ends_a_batch(make_subject, start, written, admin, monkeypatch, limit, stored, errors):
     if not admin.execute(b"SELECT name FROM pg_settings WHERE name = %s", [limit]).fetchone():
         pytest.skip("the limit is PostgreSQL 17's")
     monkeypatch.setitem(conninfo.SERVER_SETTINGS, limit, "200ms")
@@ -295,10 +284,8 @@ def test_small_results_and_writes_with_time_share(  # which have *more* seconds 
     monkeypatch.setattr(round_trips, "time", SimpleNamespace(monotonic=lambda: moment))
     given = ({"value": n, "stack_id": n, "manager_id": n} for n in "ab")
     row = lambda each: subject.database.session().row(statement, each, max_rows=max_rows)  # noqa: E731
-    assert [each.result(PATIENCE) for each in start([partial(row, each) for each in given])] == [
-        ("a",),
-        ("b",),
-    ]
+    rows = [each.result(PATIENCE) for each in start([partial(row, each) for each in given])]
+    assert rows == [("a",), ("b",)]
     assert sent == trips
 
 
@@ -312,7 +299,7 @@ def test_writes_of_a_variant_share_nothing(subject, start, sent, written):
 def together(subject, sent) -> Callable[..., list[Any]]:
     """Return a function that makes requests share a round trip, in any order, and returns the responses."""
 
-    def together(calls: list[Callable[[], Any]], before: Callable[[], object] = int) -> list[Any]:
+    def together(calls: Calls, before: Callable[[], object] = int) -> list[Any]:
         with ThreadPoolExecutor(len(calls)) as threads:
             with subject.every_connection():
                 futures = [threads.submit(call) for call in calls]
@@ -342,8 +329,8 @@ def test_a_key_revoked_before_its_batch_is_sent_writes_nothing(subject, together
     body = configuration(name="of a revoked key")
     made = together([partial(subject.client.create, body, key=f"{n}") for n in range(3)], revoke)
     assert [response.status_int for response in made] == [401] * 3
-    names = admin.execute(b"SELECT name FROM stackmgr.stacks WHERE name = 'of a revoked key'")
-    assert names.fetchall() == []
+    names = b"SELECT name FROM stackmgr.stacks WHERE name = 'of a revoked key'"
+    assert admin.execute(names).fetchall() == []
 
 
 def test_creates_with_one_key_share_a_round_trip(subject, together):

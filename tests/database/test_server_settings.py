@@ -30,26 +30,20 @@ HOSTILE = {
 }  # fmt: skip
 PINNED = SERVER_SETTINGS | DEFAULT_SETTINGS | {"role": "stackmgr_app"}
 PINNED |= {"lock_timeout": "15s", "statement_timeout": "30s"}
-SCOPES = {
-    "role": b"ROLE postgres",
-    "database": b"DATABASE stackmgr",
-    "role in database": b"ROLE postgres IN DATABASE stackmgr",
-    "server": b"SYSTEM",
-}
+SCOPES = b"ROLE postgres", b"DATABASE stackmgr", b"ROLE postgres IN DATABASE stackmgr", b"SYSTEM"
 
 
 @pytest.fixture(params=SCOPES)
 def set_default(admin, request):
     # So that this login is not kept from undoing it.
     admin.execute(b"SET statement_timeout = 0; SET lock_timeout = 0")
-    scope = SCOPES[request.param]
 
     def set_default(name: str, value: str) -> None:
-        admin.execute(b"ALTER %s SET %s = '%s'" % (scope, name.encode(), value.encode()))
+        admin.execute(b"ALTER %s SET %s = '%s'" % (request.param, name.encode(), value.encode()))
         admin.execute(b"SELECT pg_reload_conf()")
 
     yield set_default
-    admin.execute(b"ALTER %s RESET ALL" % scope)
+    admin.execute(b"ALTER %s RESET ALL" % request.param)
     admin.execute(b"SELECT pg_reload_conf()")
 
 

@@ -58,7 +58,6 @@ def support_login(server_url: str, saved_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def run_psql(binaries: Path, support_login: str) -> Callable[..., Outcome]:
-
     def run(url: str, *arguments: str | Path) -> Outcome:
         ran = psql.run_psql(make_conninfo(url, user=support_login), *arguments, binaries=binaries)
         return Outcome(ran.returncode, ran.stdout, ran.stderr)

@@ -86,10 +86,9 @@ def service_login(server_url: str, database_url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def reader_login(server_url: str, database_url: str) -> Iterator[str]:
     """A login that may do nothing but assume the reader's role, with settings that suit no command."""
-    settings = ("DateStyle = 'German'", "search_path = 'nowhere'")
     with login(server_url, "NOINHERIT IN ROLE stackmgr_reader") as name:
         with psycopg.connect(database_url) as admin:
-            for setting in settings:
+            for setting in ("DateStyle = 'German'", "search_path = 'nowhere'"):
                 admin.execute(f"ALTER ROLE {name} SET {setting}".encode())
             row = "INSERT INTO stackmgr.managers (manager_id, external_id, identity_id)"
             admin.execute(f"{row} VALUES ('{EXTERNAL_ID}', '{EXTERNAL_ID}', 'reader')".encode())

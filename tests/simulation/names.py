@@ -141,7 +141,6 @@ Names = Mapping[tuple[Any, str], Any]
 
 
 def simulated(world: World, kernel: Kernel) -> Names:
-
     def start(call: Callable[..., object], args: tuple[Any, ...] = (), name: str = "") -> Thread:
         return spawn(world, lambda: call(*args), name or f"thread {next(world.numbers)}")
 

@@ -49,12 +49,8 @@ SELECT manager_id, stack_id::text, sha256('x'), stack_id FROM stacks
 
 
 def insert(
-    admin: psycopg.Connection,
-    holders: range,
-    stacks: range,
-    managers: range = range(0),
-    allocation: str = ALLOCATION,
-) -> None:
+    admin: psycopg.Connection, holders: range, stacks: range, managers=range(0), allocation=ALLOCATION
+):
     # The keys of the rows are right by construction; checking them takes a third of the time.
     admin.execute(b"SET session_replication_role = replica")
     given = STORED._replace(name="A name of usual length", allocation=allocation)._asdict() | {

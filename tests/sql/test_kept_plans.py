@@ -64,11 +64,10 @@ def url(binaries: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=FLEETS.values(), ids=FLEETS)
 def kept(request: pytest.FixtureRequest, url: str) -> Iterator[DatabaseConnection]:
+    service = completed_conninfo(url, "stackmgr_app", DEADLINE)
     with (
         psycopg.connect(url, autocommit=True) as admin,
-        DatabaseConnection.connect(
-            completed_conninfo(url, "stackmgr_app", DEADLINE), autocommit=True
-        ) as connection,
+        DatabaseConnection.connect(service, autocommit=True) as connection,
     ):
         admin.execute(
             b"TRUNCATE stackmgr.managers, stackmgr.stacks, stackmgr.api_keys, stackmgr.api_key_quota_slots"

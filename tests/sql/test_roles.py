@@ -100,11 +100,9 @@ def test_deployer_without_roles_gets_a_message(bare_database_url, roles, message
 
 def test_a_cluster_without_roles_has_no_schema(bare_database_url):
     for role in ("stackmgr_owner", "stackmgr_reader"):
-        with (
-            pytest.raises(CommandError, match="no schema of this release"),
-            operating(bare_database_url, role) as it,
-        ):
-            keys.find(it, ACCOUNT)
+        refused = pytest.raises(CommandError, match="no schema of this release")
+        with refused, operating(bare_database_url, role) as operator:
+            keys.find(operator, ACCOUNT)
 
 
 UNCOMMENTED = b"""

@@ -19,7 +19,6 @@ SHIPPED = json.loads(paths.DEFAULT_WHITELIST.read_bytes())
 
 @pytest.fixture
 def problems(tmp_path):
-
     def find(document):
         path = tmp_path / "tokens.json"
         path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())

@@ -40,7 +40,6 @@ def _send_on(exchange: Exchange, port: int) -> None:
 
 @contextmanager
 def http_proxy(port: int, before: Change = _nothing, after: Change = _nothing) -> Iterator[str]:
-
     def forward(client: socket.socket, request: Request) -> bool:
         method, path, _ = request.line.split(" ")
         exchange = Exchange(method, path, request.headers, request.body)

@@ -54,7 +54,6 @@ def hang_up(client: socket.socket, _: Request) -> None:
 
 
 def drip(data: bytes, pause: float) -> Behaviour:
-
     def behave(client: socket.socket, _: Request) -> None:
         for position in range(len(data)):
             client.sendall(data[position : position + 1])

@@ -27,7 +27,6 @@ def accepted(external_id: Any, identity_id: Any = "id_1") -> dict[str, Any]:
 
 
 def accepting(external_ids: Mapping[str, str], delay: float = 0.0) -> Behaviour:
-
     def behave(client: socket.socket, request: Request) -> bool:
         external_id = external_ids.get(json.loads(request.body)["key"])
         time.sleep(min(delay, _HANGS))
