@@ -207,16 +207,14 @@ def test_the_printed_lines_use_no_proxy(monkeypatch, variable):
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, "http://127.0.0.1:1")
-    assert service._lines_to_paste("", "").startswith("export no_proxy=127.0.0.1,$no_proxy\n") == bool(
-        variable
-    )
+    shown = service._lines_to_paste("", "")
+    assert shown.startswith("export no_proxy=127.0.0.1,$no_proxy\n") == bool(variable)
 
 
 def test_what_ignores_a_signal_is_sent_the_next(monkeypatch):
     monkeypatch.setattr(embedded_postgres, "_STOP_DEADLINE", 0.5)
-    with subprocess.Popen(
-        ["/bin/sh", "-c", "trap '' INT QUIT; echo; exec sleep 60"], stdout=subprocess.PIPE
-    ) as process:
+    command = ["/bin/sh", "-c", "trap '' INT QUIT; echo; exec sleep 60"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         embedded_postgres.end(process, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL

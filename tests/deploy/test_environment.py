@@ -6,29 +6,23 @@ import shlex
 import shutil
 import socket
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.deploy.units import EXPECTED
 from tests.support.processes import completed
+from tests.support.programs import executable
 from tests.support.releases import ROOT, copy_source
 
-EXPECTED = yaml.safe_load(Path(__file__).with_name("expected.yml").read_text())
 KEPT, FOREIGN, PIP = (EXPECTED[name].split() for name in ("kept", "foreign", "pip"))
 # pip's settings that say where packages come from, and others.
 SOURCES = {
     "index-url": "https://one.test/simple", "extra-index-url": "\nhttps://two.test/a b\nhttps://three.test",
     "find-links": "/wheels", "trusted-host": "one.test", "cert": "/ca.pem", "proxy": "http://proxy.test",
 }  # fmt: skip
-
-
 MESSAGES = (
-    "Failed to establish a new connection",
-    "NameResolutionError",
-    "ConnectTimeoutError",
-    "ProxyError",
-)
+    "Failed to establish a new connection", "NameResolutionError", "ConnectTimeoutError", "ProxyError",
+)  # fmt: skip
 SCRIPTS = ("deploy/dev", "deploy/release", "deploy/locks/renew", "tests/run", ".ci/run")
 
 
@@ -74,11 +68,8 @@ def test_an_installation_is_repeated_when_what_it_follows_from_changes(tmp_path)
 
 @pytest.mark.parametrize("version", ["", "{}.{}".format(*sys.version_info), "3.99"])
 def test_another_python_makes_another_environment(tmp_path, version):
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    scripts = {".venv/bin/python": f'exec {shlex.quote(sys.executable)} "$@"', "python": f"echo {version}"}
-    for name, line in scripts.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
+    executable(tmp_path / ".venv/bin/python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    executable(tmp_path / "python", f"#!/bin/sh\necho {version}\n")
     environ = {"PYTHON": str(tmp_path / "python")} if version else {}
     line = f"cd {shlex.quote(str(tmp_path))}; state() {{ :; }}; bootstrap test 1 2>&1; trap"
     printed = sourced(line, **environ)
@@ -87,19 +78,11 @@ def test_another_python_makes_another_environment(tmp_path, version):
 
 
 def test_supported_versions_and_an_index_out_of_reach_are_known(tmp_path):
-    (tmp_path / "python").write_text('#!/bin/sh\necho "$V"\n')
-    (tmp_path / "python").chmod(0o755)
+    python = executable(tmp_path / "python", '#!/bin/sh\necho "$V"\n')
     (tmp_path / ".venv").mkdir()
-    each = (
-        "for V in 2.7 3.9 3.10 3.11 3.14 3.19 3.20 3.30; do (check_version 2>/dev/null; echo $V) || :; done"
-    )
-    assert sourced(f"export V; python={tmp_path}/python; {each}").split() == [
-        "3.11",
-        "3.14",
-        "3.19",
-        "3.20",
-        "3.30",
-    ]
+    versions = "2.7 3.9 3.10 3.11 3.14 3.19 3.20 3.30"
+    each = f"for V in {versions}; do (check_version 2>/dev/null; echo $V) || :; done"
+    assert sourced(f"export V; python={python}; {each}").split() == versions.split()[3:]
     fails = f'cd {tmp_path}; pip_of() {{ echo "a $M b" >&2; return 1; }}; pip x 2>&1 || cat .venv/pip.log'
     for message in MESSAGES:
         assert sourced(f"M='{message}'; {fails}").startswith("the package index cannot be reached")
@@ -114,9 +97,7 @@ def test_a_script_finds_its_checkout_whatever_cdpath_is(script):
 
 def test_what_was_not_installed_is_installed_the_next_time(tmp_path):
     copy_source(tmp_path)
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").write_text("#!/bin/sh\n")
-    (tmp_path / ".venv/bin/python").chmod(0o755)
+    executable(tmp_path / ".venv/bin/python", "#!/bin/sh\n")
     stub = 'pip() { echo "$*"; [ "$1" != "$STACKMGR_X" ]; }'
     command = ["/bin/sh", "-euc", f". deploy/bootstrap.sh; {stub}; bootstrap test 1"]
     locked = "--require-hashes --requirement deploy/locks/build.txt --requirement deploy/locks/test.txt\n"
@@ -131,16 +112,12 @@ def test_dev_names_a_port_that_cannot_be_used_before_it_installs(tmp_path):
     (tmp_path / "deploy").mkdir()
     shutil.copy(ROOT / "deploy/dev", tmp_path / "deploy")
     (tmp_path / "deploy/bootstrap.sh").write_text('bootstrap() { echo "$*"; mv ready .venv; }\n')
-    (tmp_path / "ready/bin").mkdir(parents=True)
-    (tmp_path / "ready/bin/python").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
-    (tmp_path / "ready/bin/python").chmod(0o755)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as left,
-        socket.create_connection(left.getsockname()) as client,
-    ):
-        left.accept()[0].close()  # its end waits in TIME_WAIT
-        client.recv(1)
+    executable(tmp_path / "ready/bin/python", "#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    with socket.create_server(("127.0.0.1", 0)) as left:
         recent = left.getsockname()[1]
+        with socket.create_connection(left.getsockname()) as client:
+            left.accept()[0].close()  # its end waits in TIME_WAIT
+            client.recv(1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = {taken.getsockname()[1]: 1, 70000: 1, recent: 0}
         for port, status in ports.items():

@@ -79,10 +79,8 @@ def test_lock_holds_exactly_what_is_needed(name):
     entries = locked(name)
     applies = {package for package, found in entries.items() if any(map(here, found))}
     assert applies == needed(wanted(name))
-    renewed = re.findall(
-        rf"^lock {name}(?: --extra (\w+))? ", (ROOT / "deploy/locks/renew").read_text(), re.MULTILINE
-    )
-    assert renewed == EXTRAS.get(name, [""])
+    renew = (ROOT / "deploy/locks/renew").read_text()
+    assert re.findall(rf"^lock {name}(?: --extra (\w+))? ", renew, re.MULTILINE) == EXTRAS.get(name, [""])
     for requirement in wanted(name):
         for entry in entries[canonicalize_name(requirement.name)]:
             [pin] = entry.specifier

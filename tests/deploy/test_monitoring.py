@@ -15,18 +15,17 @@ from prometheus_client import values
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 
-from stackmgr import paths
 from stackmgr.errors import DatabaseError
 from stackmgr.monitoring import logs
 from stackmgr.monitoring.metrics import Metrics
 from stackmgr.reasons import ReasonSlug
 from tests.deploy.runbook import block, lines
+from tests.deploy.units import DEPLOY, EXPECTED
 from tests.support.clusters import cluster, new_database
 from tests.support.nginx import require
 from tests.support.processes import completed
 from tests.support.psql import SUPPORT, run_psql
 
-DEPLOY = paths.directory("deploy")
 PANELS = {panel["id"]: panel for panel in json.loads((DEPLOY / "grafana.json").read_bytes())["panels"]}
 TARGETS = [target for panel in PANELS.values() for target in panel["targets"]]
 ALERTS = DEPLOY / "alerts.yml"
@@ -45,7 +44,6 @@ OF_POSTGRES = re.compile(r"pg_\w+|stackmgr_backup_\w+")
 ALL = [target["expr"] for target in TARGETS if "expr" in target]
 ALL += [rule["expr"] for rule in OF_SERVICE.values()]
 OURS = [each for each in ALL if "stackmgr_" in each and not OF_POSTGRES.search(each)]
-EXPECTED = yaml.safe_load(Path(__file__).with_name("expected.yml").read_text())
 FIRES_ON = {name: (each["fires"], each["series"]) for name, each in EXPECTED["alerts"].items()}
 HEALTHY = EXPECTED["healthy"] | {
     name: values.partition(" | ")[2]
@@ -113,23 +111,19 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
     said = "error connecting in 'x': FATAL"
     rejected = logging.LogRecord("psycopg.pool", logging.WARNING, "", 0, said, None, None)
     records = [logs.Formatter().format(record) for record in (failure, killed, rejected)]
-    fast, slow = ({"method": method, "queued_ms": 900.04, "verifier_ms": None} for method in ("GET", "POST"))
-    timed = [
-        json.dumps(fast | {"duration_ms": 99}),
-        *[json.dumps(slow | {"duration_ms": 100})] * 2,
-        "no JSON",
-    ]
-    (tmp_path / "log").write_text("\n".join(timed))
-    command_of_slow = RULES["StackmgrSlowRequests"]["annotations"]["command"]
-    ran = subprocess.check_output(
-        ["/bin/sh", "-c", f"journalctl() {{ cat {tmp_path}/log; }}; {command_of_slow}"]
-    )
-    assert ran.split() == [b"2", b"POST", b"[0.9,0,0.1]"]
+
+    def counted(command: str, *logged: str) -> list[str]:
+        (tmp_path / "log").write_text("\n".join(["no JSON", *logged]))
+        journal = f"journalctl() {{ cat {tmp_path}/log; }}"
+        ran = subprocess.check_output(["/bin/sh", "-c", f"{journal}; {command}"], text=True)
+        return [line.strip() for line in ran.splitlines()]
+
+    timed = [{"queued_ms": 900.04, "verifier_ms": None, "method": "GET", "duration_ms": 99}]
+    timed += [timed[0] | {"method": "POST", "duration_ms": 100}] * 2
+    slow = counted(RULES["StackmgrSlowRequests"]["annotations"]["command"], *map(json.dumps, timed))
+    assert [row.split() for row in slow] == [["2", "POST", "[0.9,0,0.1]"]]
     requests = [{"level": "info", "status": status, "reason": "deadline"} for status in (500, 200, 500)]
-    (tmp_path / "log").write_text("\n".join(["no JSON", *records, *map(json.dumps, requests)]))
-    journal = f"journalctl() {{ cat {tmp_path}/log; }}"
-    ran = subprocess.check_output(["/bin/sh", "-c", f"{journal}; {command}"], text=True)
-    assert [line.strip() for line in ran.splitlines()] == ["2 500 deadline",
+    assert counted(command, *records, *map(json.dumps, requests)) == ["2 500 deadline",
         "1 warning error connecting in 'x': FATAL", "1 error a request failed DatabaseError deadline",
         "1 critical WORKER TIMEOUT (pid)"]  # fmt: skip
 
@@ -150,10 +144,9 @@ def test_each_panel_shows_what_it_names(tmp_path):
             expression = f"round({expression}, 0.125)"  # in binary, what is shown is not exact
             tests.append({"expr": expression, "eval_time": "10m", "exp_samples": values})
     assert not shown
-    text = json.dumps(
-        [each for each in EXPECTED["panels"]["series"] if not OF_POSTGRES.match(each["series"])]
-    )
-    inputs = EXPECTED["panels"]["series"] + json.loads(text.replace('"a\\"', '"b\\"'))  # which is not chosen
+    series = EXPECTED["panels"]["series"]
+    text = json.dumps([each for each in series if not OF_POSTGRES.match(each["series"])])
+    inputs = series + json.loads(text.replace('"a\\"', '"b\\"'))  # which is not chosen
     test = {"interval": "1m", "input_series": inputs, "promql_expr_test": tests}
     (tmp_path / "panels.yml").write_text(yaml.safe_dump({"tests": [test]}))
     promtool("test", "rules", tmp_path / "panels.yml")

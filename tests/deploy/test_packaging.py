@@ -15,6 +15,7 @@ import pytest
 
 import stackmgr
 from tests.support.processes import completed
+from tests.support.programs import executable
 from tests.support.releases import DATA, ROOT, copy_source
 
 
@@ -46,12 +47,8 @@ def committed(checkout: Path) -> Path:
     git(checkout, "init", "--quiet")
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "measured", "--date", "2026-01-31T12:00:00Z")
-    added = {
-        "README.md": f"Fast, at commit `{head(checkout)}`.",
-        "stackmgr/limits.py": "#",
-        "sql/README.md": "",
-    }
-    for path, line in added.items():
+    figures = f"Fast, at commit `{head(checkout)}`."
+    for path, line in (("README.md", figures), ("stackmgr/limits.py", "#"), ("sql/README.md", "")):
         with (checkout / path).open("a") as file:
             file.write(f"{line}\n")
         git(checkout, "commit", "--quiet", "--all", "--message", path)
@@ -105,8 +102,7 @@ def test_release_has_the_files_of_the_commit(distributions):
     stamp = time.gmtime(committed_at)[:6]
     entries = zipfile.ZipFile(wheel_in(distributions)).infolist()
     assert {entry.external_attr >> 16 & 0o044 for entry in entries} == {0o044}
-    found = {entry.date_time for entry in entries}
-    assert found == {(*stamp[:5], stamp[5] // 2 * 2)}
+    assert {entry.date_time for entry in entries} == {(*stamp[:5], stamp[5] // 2 * 2)}
 
 
 def undated(checkout: Path) -> None:
@@ -122,10 +118,8 @@ def undated(checkout: Path) -> None:
 ], ids=["uncommitted", "undated", "tag"])  # fmt: skip
 def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, message):
     mistake(checkout := committed(tmp_path))
-    command = [checkout / "deploy" / "release", "--without-image", *arguments]
-    ended = completed(command)
-    assert ended.returncode == 1
-    assert message in ended.stderr
+    ended = completed([checkout / "deploy" / "release", "--without-image", *arguments])
+    assert (ended.returncode, message in ended.stderr) == (1, True), ended.stderr
     assert not (checkout / "dist").exists()
 
 
@@ -145,9 +139,8 @@ def test_a_damaged_file_is_not_installed(tmp_path, file, way):
     for name in INSTALLED:
         (tmp_path / name).write_text("intact")
     sums = run("sha256sum", *INSTALLED, cwd=tmp_path).splitlines(keepends=True)
-    (tmp_path / "SHA256SUMS").write_text(
-        "".join(line for line in sums if file not in line or "not that" in way)
-    )
+    kept = [line for line in sums if file not in line or "not that" in way]
+    (tmp_path / "SHA256SUMS").write_text("".join(kept))
     if "not that" in way:
         (tmp_path / file).write_text("damaged")
     environ = os.environ | {"PYTHON": "false"}  # nothing would be installed without the check either
@@ -171,9 +164,8 @@ def test_a_release_is_installed_beside_the_active_one(tmp_path):
     script = (ROOT / "deploy" / "install").read_text().replace("/opt/stackmgr", str(tmp_path))
     (tmp_path / "install").write_text(script)
     (tmp_path / "bootstrap.sh").write_text((ROOT / "deploy" / "bootstrap.sh").read_text())
-    (tmp_path / "python").write_text(PYTHON.replace("FOLDER", str(tmp_path)))
-    (tmp_path / "python").chmod(0o755)
-    environ = {"PYTHON": f"{tmp_path}/python", "PATH": os.defpath}
+    python = executable(tmp_path / "python", PYTHON.replace("FOLDER", str(tmp_path)))
+    environ = {"PYTHON": str(python), "PATH": os.defpath}
 
     def install(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = ["/bin/sh", "-c", 'umask 077; exec "$@"', "sh", "/bin/sh", tmp_path / "install", *arguments]
@@ -200,7 +192,7 @@ def test_a_release_is_installed_beside_the_active_one(tmp_path):
     assert str((tmp_path / "current").readlink()) == "8"
     for arguments in ((), ("8", "9")):
         assert "which release?" in install(*arguments).stderr
-    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")
+    python.write_text("#!/bin/sh\nexit 1\n")
     assert "Python 3.11 or newer is required" in install("9").stderr
 
 

@@ -1,14 +1,18 @@
-"""The systemd units of deploy/, as they read on this machine."""
+"""The systemd units of deploy/, as they read on this machine, and what the tests expect of its files."""
 
 import re
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
 
 from stackmgr import paths
 
 DEPLOY = paths.directory("deploy")
+EXPECTED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("expected.yml").read_text())
 _SETTINGS = (DEPLOY / "gunicorn.conf.py").read_text()
 GRACEFUL_TIMEOUT_SECONDS = int(re.findall(r"^graceful_timeout = (\d+)$", _SETTINGS, re.MULTILINE)[0])
 _INSTALLED = "/opt/stackmgr/current"

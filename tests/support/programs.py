@@ -1,6 +1,7 @@
-"""Programs that pip does not install."""
+"""Programs that pip does not install, and scripts in their places."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,3 +14,10 @@ def require(program: str | None, package: str) -> str:
             pytest.fail(message)
         pytest.skip(message)
     return program
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path

@@ -66,14 +66,6 @@ def parser_of(words: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def rows_of(document: str) -> list[list[str]]:
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text_of(document).splitlines()
-        if line.startswith("|")
-    ]
-
-
 def test_each_rule_has_one_or_two_tests():
     sections = re.findall(r"(?ms)^## ([\d.]+)\n\n(.*?)(?=^#|\Z)", text_of("tests/RULES.md"))
     assert {number[0] for number, _ in sections} == set("12345789")  # section 6 has no rule

@@ -13,6 +13,7 @@ import yaml
 
 from tests import suite
 from tests.support.processes import completed
+from tests.support.programs import executable
 
 ROOT = suite.TESTS.parent
 JOBS = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"].values()
@@ -50,14 +51,7 @@ TRIALS = {
 def test_what_does_not_end_is_no_success(tmp_path, capfd, monkeypatch, text, is_good, outcome):
     monkeypatch.setenv("TRIAL", "of the shell")
     (tmp_path / "test_trial.py").write_text(text)
-    options = (
-        "-p",
-        "pytest_timeout",
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        f"--rootdir={tmp_path}",
-        str(tmp_path),
-    )
+    options = ("-p", "pytest_timeout", f"-c{ROOT}/pyproject.toml", f"--rootdir={tmp_path}", str(tmp_path))
     options += ("-o", "timeout=2") * ("hangs" in text)
     found = suite.run(suite.Pass("trial", options, variables=OF_TRIALS))
     assert (found[0], found[1].startswith(outcome)) == (is_good, True), found
@@ -99,10 +93,8 @@ CHECKS += ["mypy --no-error-summary", "lint-imports --no-cache", "python -m test
 
 
 def written(folder: Path, *names: str, text: str = SAY) -> None:
-    for path in (folder / name for name in names):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+    for name in names:
+        executable(folder / name, text)
 
 
 @pytest.mark.parametrize("failing", [*CHECKS, "none"])
