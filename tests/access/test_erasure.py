@@ -22,6 +22,10 @@ from tests.operate.saved import REBIND
 from tests.support.examples import COLUMN_NAMES, configuration
 
 pytestmark = pytest.mark.usefixtures("erase_at_once")
+STACK = f"""
+INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, {COLUMN_NAMES})
+SELECT %s, stack_id, revision_id, 1, {COLUMN_NAMES} FROM stackmgr.stacks LIMIT 1
+""".encode()
 RECORD = b"""
 SELECT stacks, revisions, receipts, finished_at IS NOT NULL, begun_by = session_user
 FROM stackmgr.manager_erasures WHERE manager_id = %s
@@ -39,6 +43,13 @@ ERASED = b"""
 INSERT INTO stackmgr.manager_erasures (manager_id, external_id, begun_at, finished_at)
 VALUES (%s, %s, '2020-01-01', now()), (%s, %s, '2020-01-01', now())
 """
+# A vacuum against wraparound passes over the pages of all that are left.
+FROZEN = b"""
+SELECT bool_and(age(relfrozenxid) < age(receipts.xmin))
+FROM pg_class, stackmgr.creation_receipts AS receipts
+WHERE pg_class.oid = 'stackmgr.creation_receipts'::regclass
+"""
+PLANS = b"SELECT current_setting('enable_seqscan') || current_setting('enable_bitmapscan')"
 
 
 @pytest.fixture
@@ -135,14 +146,6 @@ def test_rows_are_deleted_in_heap_order(busy_manager, database_url, row_counts):
     assert row_counts() == before
 
 
-# A vacuum against wraparound passes over the pages of all that are left.
-FROZEN = b"""
-SELECT bool_and(age(relfrozenxid) < age(receipts.xmin))
-FROM pg_class, stackmgr.creation_receipts AS receipts
-WHERE pg_class.oid = 'stackmgr.creation_receipts'::regclass
-"""
-
-
 def test_receipts_are_vacuumed_once_none_can_read(busy_manager, make_client, database_url, monkeypatch):
     make_client().create(configuration())
     monkeypatch.setattr(erasure, "_MANY", 3)
@@ -178,13 +181,6 @@ def test_rows_without_their_manager_are_erased(busy_manager, erase, admin, rows_
     assert erase(*busy_manager, is_recorded)
     assert rows_of(busy_manager[0]) == [0, 0, 0, 0]
     assert admin.execute(RECORD, [busy_manager[0]]).fetchone() == (3, 5, 3, True, True)
-
-
-PLANS = b"SELECT current_setting('enable_seqscan') || current_setting('enable_bitmapscan')"
-STACK = f"""
-INSERT INTO stackmgr.stacks (manager_id, stack_id, revision_id, revision_number, {COLUMN_NAMES})
-SELECT %s, stack_id, revision_id, 1, {COLUMN_NAMES} FROM stackmgr.stacks LIMIT 1
-""".encode()
 
 
 @patch.object(erasure, "_MANY", 4)
@@ -246,7 +242,7 @@ def test_key_issued_meanwhile_is_a_new_managers(busy_manager, new_key, erase, da
     ("api_key_verify", lambda client, stack: client.update(stack, {"name": "new"}), 401),
     ("stack_update", lambda client, stack: client.update(stack, {"name": "new"}), 200),
 ], ids=["create", "created", "retry that found its key used", "update", "updated"])  # fmt: skip
-def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, race):
+def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, monkeypatch, race):
     last_statement, send, status = race
     [first, *_] = client.page().json["items"]
     client.change_worker()
@@ -263,11 +259,9 @@ def test_concurrent_write_is_erased_too(client, busy_manager, rows_of, erase, ra
             assert waits.wait(60)
         return found
 
-    with (
-        patch.object(Operator, "pause", pause),
-        patch.object(Session, "rows", run),
-        ThreadPoolExecutor() as threads,
-    ):
+    monkeypatch.setattr(Operator, "pause", pause)
+    monkeypatch.setattr(Session, "rows", run)
+    with ThreadPoolExecutor() as threads:
         try:
             assert send(client, first["id"]).status_int == status
         finally:

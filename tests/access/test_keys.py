@@ -20,6 +20,11 @@ from stackmgr.operate.keys import Quota
 from stackmgr.operate.operator import operating
 from tests.support.server import running_service, send_request
 
+BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
+KEY = re.compile(r"stackmgr_[0-9A-Za-z]{38}\n")
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+ABANDONED = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
+
 
 def test_only_the_digest_of_a_key_is_stored(issue, admin):
     issued_json = issue(label="canary")
@@ -97,9 +102,6 @@ def test_key_with_anothers_hash_is_verified(issue, database, monkeypatch):
     assert credential.verifier_seconds == 2  # of both verifications
 
 
-BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
-
-
 def with_checksum(random_part):
     number = zlib.crc32(random_part.encode())
     places = [number // 62**power % 62 for power in (5, 4, 3, 2, 1, 0)]
@@ -134,10 +136,6 @@ def test_another_text_is_no_key():
     ):
         assert not api_keys.is_well_formed(text), text
     assert api_keys.digest(GOOD) == hashlib.sha256(GOOD.encode()).digest()
-
-
-KEY = re.compile(r"stackmgr_[0-9A-Za-z]{38}\n")
-UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 @pytest.fixture
@@ -207,9 +205,6 @@ def test_an_error_is_reported_in_one_line(command, issued_json, issue):
     }.items():
         result = command("keys", *arguments)
         assert (result.status, result.out, result.err) == (1, "", f"stackmgr: {message}\n")
-
-
-ABANDONED = "SELECT sessions_abandoned FROM pg_stat_database WHERE datname = current_database()"
 
 
 def test_stop_writes_uses_and_closes_sessions(database_url, issue, admin):

@@ -13,6 +13,7 @@ from stackmgr.operate import keys
 from tests.support.http_server import respond
 from tests.support.unkey_server import accepted, verification
 
+NOW = 1_800_000_000
 UNKEY = {
     "NOT_FOUND": (401, "key_unknown"), "EXPIRED": (401, "key_expired"), "DISABLED": (401, "key_disabled"),
     "FORBIDDEN": (401, "key_forbidden"), "INSUFFICIENT_PERMISSIONS": (401, "key_without_permission"),
@@ -63,9 +64,6 @@ def test_ids_that_are_not_printable_are_not_logged(unkey_client, unkey, lines):
         assert unkey_client.page().status_int == 401
         assert lines[-1]["key_id"] is None
         assert "verifier_request_id" not in lines[-1]
-
-
-NOW = 1_800_000_000
 
 
 def limit(seconds, **changed):

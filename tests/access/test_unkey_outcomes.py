@@ -16,6 +16,9 @@ from tests.support.unkey_server import ROOT_KEY, accepted, verification
 
 pytestmark = pytest.mark.usefixtures("circuit_stays_closed")
 EXTERNAL = "3b241101-e2bb-4255-8caf-4136c566a962"
+FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+VALID = f"00-{TRACE}-00f067aa0ba902b7-01"
 REJECTED = {
     "rejected with an identity": verification("DISABLED", identity={"id": "id_1", "externalId": EXTERNAL}),
     "no identity": verification("VALID", valid=True),
@@ -83,9 +86,6 @@ def test_any_other_response_accepts_no_key(every_operation, unkey, status, behav
     assert len(unkey.requests) == 4
 
 
-FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
-
-
 @pytest.mark.parametrize(("status", "sent", "returned"), [
     *((status, "30", "30") for status in (408, 429, 499, 500, 503)),
     *((503, sent, "86400") for sent in ("86401", FAR)), *((429, sent, "60") for sent in ("61", FAR)),
@@ -146,10 +146,6 @@ def test_key_id_of_unkey_is_recorded(known, unkey, good, admin, key_id):
     query = "SELECT key_id FROM stackmgr.stack_revisions WHERE stack_id = %s AND revision_number = 2"
     recorded = key_id if key_id in ("k", "x" * 255) else None
     assert admin.execute(query, [stack_id]).fetchone() == (recorded,)
-
-
-TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-VALID = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
 @pytest.mark.parametrize(("sent", "forwarded"), [

@@ -12,6 +12,8 @@ from stackmgr.stacks.configuration import parse
 from tests.support.bad_bodies import BODIES, NOT_JSON, REASONS
 from tests.support.examples import ADDRESSES, configuration, spread
 
+CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
+
 
 @pytest.mark.parametrize("title", BODIES)
 def test_an_invalid_body_is_rejected(client, stack, rejected, title):
@@ -21,9 +23,6 @@ def test_an_invalid_body_is_rejected(client, stack, rejected, title):
     updated = rejected(400, "invalid_request", client.update, stack["id"], update_body)
     assert created.json["message"] == updated.json["message"] == message
     assert client.get(stack["id"]).json == stack
-
-
-CREATE, UPDATE = RequestSchema("stack_create.json"), RequestSchema("stack_update.json")
 
 
 def test_a_long_number_has_the_same_reason():

@@ -14,15 +14,13 @@ from tests.support.tables import each_case
 LIMIT = 262144
 TEXT = json.dumps(CONFIGURATION).encode()
 CHUNKED = {"wsgi.input_terminated": True}
+operations = pytest.mark.parametrize("operation", ["create", "update"])
 
 
 @pytest.fixture
 def send(app, client, stack):
     create = partial(call, app, client, "POST", STACKS, HTTP_IDEMPOTENCY_KEY="key")
     return {"create": create, "update": partial(call, app, client, "PATCH", f"{STACKS}/{stack['id']}")}
-
-
-operations = pytest.mark.parametrize("operation", ["create", "update"])
 
 
 @operations

@@ -22,6 +22,8 @@ from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import opened
 
 UUID = "00000000-0000-4000-8000-000000000000"
+# An identity whose verification needed no database.
+KNOWN = Identity(identity_id="tests", external_id=str(uuid4()), manager_id=str(uuid4()))
 OPERATIONS = {
     "create": lambda client: client.create(configuration()),
     "list": lambda client: client.page(),
@@ -36,10 +38,6 @@ def behind(client_with, database):
     # A key of the right form that was never issued.
     key = api_keys.generate()
     return lambda verifier, on=database: client_with(key, verifier=verifier, database=on)
-
-
-# An identity whose verification needed no database.
-KNOWN = Identity(identity_id="tests", external_id=str(uuid4()), manager_id=str(uuid4()))
 
 
 def test_the_codes_are_a_closed_table():

@@ -14,6 +14,11 @@ from tests.support.client import STACKS
 from tests.support.examples import configuration
 from tests.support.tables import each_case
 
+ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
+CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))
+ORDINARY = ["stack_list"]
+READ_AGAIN = [*ORDINARY, "stack_list_long_names"]
+
 
 def ids(page):
     return [item["id"] for item in page.json["items"]]
@@ -23,10 +28,6 @@ def test_pages_have_25_or_up_to_100_stacks(client, save):
     expected = save(*(f"No. {number}" for number in range(101)))
     assert ids(client.page()) == expected[:25]
     assert ids(client.page("limit=100")) == expected[:100]
-
-
-ID = UUID("0f0e0d0c-0b0a-4988-8776-655443322110")
-CURSOR = cursor.encode(cursor.Position(datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC), ID))
 
 
 @pytest.mark.parametrize("text", ["1", "2", "7", "007", "0" * 5000 + "9", "100", "%37", "0%31"])
@@ -88,10 +89,6 @@ def test_other_spellings_of_the_parameters(client):
     orders = (f"limit=5&cursor={CURSOR}", f"cursor={CURSOR}&limit=5")
     for query in (*ampersands, *orders, "lim%69t=5", f"%63ursor={CURSOR}"):
         assert client.request("GET", f"{STACKS}?{query}").status_int == 200
-
-
-ORDINARY = ["stack_list"]
-READ_AGAIN = [*ORDINARY, "stack_list_long_names"]
 
 
 def body(name):

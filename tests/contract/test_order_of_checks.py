@@ -14,6 +14,7 @@ from tests.support.examples import configuration
 from tests.support.fixed_verifier import FixedVerifier
 
 TOO_LONG = 262145
+CHUNKED = {"wsgi.input_terminated": True}
 
 
 class Draft(NamedTuple):
@@ -29,9 +30,6 @@ class Draft(NamedTuple):
         announced = self.length is not None
         length = {"CONTENT_LENGTH": str(len(self.body) + self.length)} if announced else CHUNKED
         return call(app, client, self.method, self.path, Input(self.body), **self.environ | length)
-
-
-CHUNKED = {"wsgi.input_terminated": True}
 
 
 class Fault(NamedTuple):

@@ -20,6 +20,7 @@ from tests.support.examples import TOKENS
 LISTS = {"keys": (PRODUCTION, SUPPORT), "managers": (MANAGER_ID, OTHER_MANAGER_ID)}
 each_list = pytest.mark.parametrize(("group", "ids"), LISTS.items(), ids=LISTS)
 LATER = b"UPDATE stackmgr.%b SET created_at = created_at + interval '1 hour' WHERE %b_id = %%s"
+STATE = b"SELECT current_user, current_setting('role') AS role, current_setting('search_path') AS path"
 
 
 def ids_of(outcome) -> list[str]:
@@ -100,9 +101,6 @@ def test_settings_of_a_login_change_no_transaction(saved_url, role, own):
         run = operator._connection.execute
         found = {name: run("SELECT current_setting($1)", [name]).fetchone()[0] for name in expected}
     assert found == {name: value for name, (_, value) in expected.items()}
-
-
-STATE = b"SELECT current_user, current_setting('role') AS role, current_setting('search_path') AS path"
 
 
 def test_a_time_limit_ends_the_body_and_leaves_no_alarm():

@@ -27,6 +27,7 @@ MISSING = "00000000-0000-4000-8000-000000000000"
 LAST = {"finding", "key_id", "percent_of_time", "pid", "revision_number", "slot_name", "stack_id", "state"}
 LAST |= {"token_address"}
 NO_ID = "invalid input syntax for type uuid"
+GROWTH, INCOME, CHIPS = STACK, saved.QUIET_STACK, saved.OTHERS_STACK
 
 
 @pytest.fixture
@@ -94,9 +95,6 @@ def test_what_is_missing_or_cannot_be_is_an_error(run_file, saved_url, name, par
     ran = run_file(saved_url, name, **parameters)
     assert (ran.status, ran.out) == (3, "")
     assert re.search(rf"psql:.+/{name}\.sql:\d+: ERROR:  {message}", ran.err)
-
-
-GROWTH, INCOME, CHIPS = STACK, saved.QUIET_STACK, saved.OTHERS_STACK
 
 
 @pytest.mark.parametrize(("parameters", "stacks"), [

@@ -21,6 +21,8 @@ from stackmgr.database import connection, conninfo, pool, round_trips, session
 from tests.simulation.kernel import Epoll, Kernel, Poll, module
 from tests.simulation.world import Thread, World, asker
 
+Names = Mapping[tuple[Any, str], Any]
+
 
 class Lock:
     """A lock that is not reentrant; each use may pre-empt the thread."""
@@ -135,9 +137,6 @@ class Local:
 
     def __setattr__(self, name: str, value: object) -> None:
         self._world.current.locals[name] = value
-
-
-Names = Mapping[tuple[Any, str], Any]
 
 
 def simulated(world: World, kernel: Kernel) -> Names:

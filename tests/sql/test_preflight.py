@@ -26,6 +26,7 @@ def damage(url: str, command: str) -> None:
 LOG_PARAMETERS = ("-c pgaudit.log_parameter=on", "-c auto_explain.log_parameter_max_length=-1")
 MISSING = f"migration {migrations.available()[1]} is not applied: run"
 CHANGED = "UPDATE stackmgr.schema_migrations SET checksum = sha256('another') WHERE version = 2"
+RIGHTS = "EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
 LATER_VERSION = """
 INSERT INTO stackmgr.schema_migrations VALUES (8999, 'late', sha256('1')), (9000, 'later', sha256('2'));
 ALTER TABLE stackmgr.stacks ADD CHECK (revision_number < 9)
@@ -103,9 +104,6 @@ def test_catalog_is_that_of_the_migrations(own_url):
         rows = connection.execute(statements.load("catalog").text).fetchall()
     saved = (paths.directory("sql") / "catalog.tsv").read_text(encoding="utf-8")
     assert "".join(f"{name}\t{definition}\n" for name, definition, _ in rows) == saved
-
-
-RIGHTS = "EXECUTE ON stackmgr.name_is_blank, INSERT ON stackmgr.stacks"
 
 
 @pytest.mark.parametrize(("rights", "found"), [

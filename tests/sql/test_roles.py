@@ -52,6 +52,7 @@ OWNERS = b"""
 SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = to_regnamespace('stackmgr')
 """
 ROLES = "CREATE ROLE stackmgr_owner; CREATE ROLE stackmgr_app; CREATE ROLE stackmgr_reader;"
+NOT_MADE = "stackmgr_owner does not exist and this login may not create it: run .*roles.sql"
 DEPLOYERS = {
     "may create roles": "CREATE ROLE deployer LOGIN CREATEROLE",
     "member of the owner": f"{ROLES} CREATE ROLE deployer LOGIN IN ROLE stackmgr_owner",
@@ -87,9 +88,6 @@ def test_a_role_that_another_run_creates_is_used(bare_database_url):
         eventually(lambda: other.execute(b"SELECT FROM pg_locks WHERE NOT granted").fetchall())
         other.commit()
     assert applied.result(60) == migrations.available()
-
-
-NOT_MADE = "stackmgr_owner does not exist and this login may not create it: run .*roles.sql"
 
 
 @pytest.mark.parametrize(("roles", "message"), [("", NOT_MADE), (ROLES, "must be .*stackmgr_owner")])

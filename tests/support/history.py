@@ -94,6 +94,7 @@ class Violation:
     what: str
 
 
+Made = dict[str, Revision]
 _parsed = cache(json.loads)
 
 
@@ -131,9 +132,6 @@ def check(operations: list[Operation], found: Dump) -> list[Violation]:
     rules = (_lineage, _once, _truth, _one_stack_for_a_key, _tenancy, _listing, _order)
     made = {revision.tag: revision for line in found.revisions.values() for revision in line}
     return sorted({violation for rule in rules for violation in rule(operations, found, made)})
-
-
-Made = dict[str, Revision]
 
 
 def _lineage(operations: list[Operation], found: Dump, made: Made) -> Iterator[Violation]:
