@@ -87,9 +87,8 @@ def run(part: Pass) -> tuple[bool, str]:
             status = process.wait(60) or 1
         if not report.exists():
             return False, "pytest did not come to its end"
-        found = re.search(
-            r'errors="(\d+)" failures="(\d+)" skipped="(\d+)" tests="(\d+)"', report.read_text()
-        )
+        counts = r'errors="(\d+)" failures="(\d+)" skipped="(\d+)" tests="(\d+)"'
+        found = re.search(counts, report.read_text())
     errors, failed, skipped, tests = map(int, found.groups())
     passed = tests - errors - failed - skipped
     counts = f"{passed} passed, {failed} failed, {errors} errors, {skipped} skipped"

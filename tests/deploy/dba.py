@@ -79,14 +79,11 @@ class Shell:
 class Dba(Shell):
     """A shell with clusters; the programs use the one that was begun last."""
 
-    def make(self, name: str, initdb: str = "initdb") -> str:
+    def make(self, name: str) -> str:
         data = self.folder / name
-        self.run(f"{initdb} -N -D '{data}' -U postgres -E UTF8 --locale=C")
-        self.settle(data)
-        return str(data)
-
-    def settle(self, data: Path) -> None:
+        self.run(f"initdb -N -D '{data}' -U postgres -E UTF8 --locale=C")
         self.run(f"mkdir '{data}.sock'; cat >> '{data}/postgresql.conf'", SETTINGS.format(f"{data}.sock"))
+        return str(data)
 
     def url(self, data: str, database: str = "stackmgr", user: str = "postgres") -> str:
         return f"host='{data}.sock' user={user} dbname={database}"

@@ -5,22 +5,17 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from stackmgr import paths
-from tests.deploy.dba import Shell
+from tests.deploy.dba import Shell, sql
 from tests.deploy.runbook import blocks
 from tests.support.waiting import eventually
 
 PAGE = paths.directory("deploy") / "DATABASE.md"
 ROOTS, SETUP, STOP, EVERYTHING, TO_TIME, WAL, START, CHECK, COPY = blocks("Point-in-time recovery", PAGE)
 UNIT = (PAGE.parent / "postgresql" / "stackmgr-backup.service").read_text()
-PLACES = """
-log-path={0}/logs
-lock-path={0}/lock
-spool-path={0}/spool
-"""
+PLACES = "log-path={0}/logs\nlock-path={0}/lock\nspool-path={0}/spool\n"
 
 
 class Host(Shell):
@@ -35,22 +30,21 @@ class Host(Shell):
         self.data, self.copy = self.folder / "main", self.folder / "a copy"
         self.repository = self.folder / "repository"
         conf = self.folder / "etc/pgbackrest/pgbackrest.conf"
-        user = self.user
         self.variables |= {
             "PG_CLUSTER_CONF_ROOT": f"{self.folder}/etc/postgresql", "PGBACKREST_CONFIG": str(conf),
-            "PGHOST": str(self.folder), "PGUSER": user, "PGDATABASE": "postgres", "DATA": str(self.data),
+            "PGHOST": str(self.folder), "PGUSER": self.user, "PGDATABASE": "postgres", "DATA": str(self.data),
             "COPY_DATA": str(self.copy),
         }  # fmt: skip
         shipped = (PAGE.parent / "postgresql" / "pgbackrest.conf").read_text()
         text = shipped.replace("/var/lib/pgbackrest", str(self.repository))
         text = text.replace("/var/lib/postgresql/15/main", f"{self.data}\npg1-socket-path={self.folder}")
         places = PLACES.format(self.folder) + "".join(f"{option}\n" for option in options)
-        self.write("edited", text.replace("\n[global:restore]", f"{places}\n[global:restore]"))
+        self.write("edited", text.replace("\n[global:restore]", f"\n{places}\n[global:restore]"))
         self.stand_ins += f"editor() {{ cp '{self.folder}/edited' \"$1\"; }}\n"
         self.run(
             f"mkdir -p etc/postgresql etc/systemd/system repository logs; pg_createcluster -d '{self.data}'"
             f" -s '{self.folder}' -p 5432 -l '{self.folder}/logs/pg' 15 main"
-            f" -- -U {user} -E UTF8 --locale=C -A trust -N"
+            f" -- -U {self.user} -E UTF8 --locale=C -A trust -N"
         )
         etc = "etc/postgresql/15/main"
         self.write(f"{etc}/environment", f"PGBACKREST_CONFIG = '{conf}'\n")
@@ -75,9 +69,7 @@ class Host(Shell):
 
     def sql(self, statement: str, port: int = 5432) -> list[tuple[object, ...]]:
         url = f"host='{self.folder}' port={port} user={self.variables['PGUSER']} dbname=postgres"
-        with psycopg.connect(url, autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+        return sql(url, statement)
 
     def add(self, number: int) -> str:
         self.sql(f"INSERT INTO public.rows VALUES ({number})")
@@ -110,15 +102,11 @@ class Host(Shell):
         self.number += 2
         time, _ = self.add(self.number - 1), self.add(self.number)
         self.last = self.number - (made == "TIME")
-        self.variables |= {
-            "TIME": time, "TIMELINE": str(self.timeline()), "OLD": f"{self.data}.{self.number}",
-        }  # fmt: skip
+        old = f"{self.data}.{self.number}"
+        self.variables |= {"TIME": time, "TIMELINE": str(self.timeline()), "OLD": old}
 
     def kept(self) -> list[object]:
         return [row for row in self.rows() if row <= self.last]
-
-    def live_on(self) -> None:
-        """Do nothing between two attempts."""
 
     def assert_reached(self, made: str) -> None:
         if made == "COPY_DATA":

@@ -51,9 +51,8 @@ class Dev:
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal and then every other until the end, as somebody impatient does."""
         signals = chain((signum,), cycle(STOP_SIGNALS))
-        eventually(
-            lambda: self.process.send_signal(next(signals)) or self.process.poll() is not None, _DEADLINE
-        )
+        ended = self.process.poll
+        eventually(lambda: self.process.send_signal(next(signals)) or ended() is not None, _DEADLINE)
         return self.process.wait()
 
     def living(self) -> list[psutil.Process]:

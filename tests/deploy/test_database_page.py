@@ -55,9 +55,6 @@ INSERT INTO stackmgr.stack_revisions (
 SELECT manager_id, stack_id, revision_number, revision_id, name, allocation, preset, 'client', 'overwrites'
 FROM changed
 """
-CONFIGURATIONS = """
-SELECT name, allocation::text, preset FROM stackmgr.stacks WHERE manager_id = %s ORDER BY stack_id
-"""
 REVERTED = """
 SELECT identity_id, request_id FROM stackmgr.stacks
 JOIN stackmgr.stack_revisions USING (manager_id, stack_id, revision_id) WHERE manager_id = %s
@@ -65,6 +62,9 @@ JOIN stackmgr.stack_revisions USING (manager_id, stack_id, revision_id) WHERE ma
 LOST_NAME = CHANGE.format("name", "lost")
 CHANGES = ((STACK, LOST_NAME), (QUIET_STACK, CHANGE.format("preset", "hourly")),
     (STACK, CHANGE.format("allocation", allocation_text((ADDRESSES[0], 10000)))))  # fmt: skip
+# Of a user in another country, whose login suits requests.
+ELSEWHERE = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
+WAITS = "SELECT pid FROM pg_locks WHERE NOT granted"
 
 
 def saved(url: str, manager_id: str = MANAGER_ID) -> dict[str, set[tuple[Any, ...]]]:
@@ -75,7 +75,8 @@ def saved(url: str, manager_id: str = MANAGER_ID) -> dict[str, set[tuple[Any, ..
 
 
 def configurations(url: str) -> list[tuple[Any, ...]]:
-    return sql(url, CONFIGURATIONS, MANAGER_ID)
+    columns = "stack_id, name, allocation::text, preset"
+    return sql(url, f"SELECT {columns} FROM stackmgr.stacks WHERE manager_id = %s ORDER BY 1", MANAGER_ID)
 
 
 @pytest.fixture(scope="module")
@@ -188,11 +189,6 @@ def test_erased_and_overwritten_are_recovered(shell):
     shell.run(RECOVER_MANAGER)
     for table in ("api_keys", "api_key_quota_slots", "api_key_quota_queues"):
         assert sql(url, f"SELECT count(*) FROM stackmgr.{table}") == [(0,)], table
-
-
-# Of a user in another country, whose login suits requests.
-ELSEWHERE = {"PGDATESTYLE": "German", "PGTZ": "Asia/Tokyo", "PGCLIENTENCODING": "LATIN1"}
-WAITS = "SELECT pid FROM pg_locks WHERE NOT granted"
 
 
 def test_no_setting_of_a_user_and_no_session_changes_a_recovery(shell):

@@ -113,9 +113,8 @@ def test_the_log_line_of_a_404_has_its_path(dev):
 
 def test_second_server_on_the_data_is_rejected(dev, folder):
     data = folder / "it's 100 % mine"
-    assert failed_dev("--port", str(free_port()), "--data", data) == (
-        f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
-    )
+    said = f"stackmgr: another 'stackmgr dev' is using {data}; stop it, or choose --data\n"
+    assert failed_dev("--port", str(free_port()), "--data", data) == said
     assert dev.living() == dev.started
 
 
@@ -251,10 +250,6 @@ def made(folder):
     return folder / "data"
 
 
-def postmaster(data):
-    return psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
-
-
 def query(server, statement):
     with psycopg.connect(server.url("postgres")) as connection:
         return connection.execute(statement).fetchone()[0]
@@ -328,7 +323,8 @@ def test_unreachable_data_have_a_folder_of_root(folder, monkeypatch):
     for closed_again in range(2):
         with EmbeddedPostgres(closed / "data") as server:
             assert server.folder.parent == folder / "lib"
-            assert postmaster(server.folder).username() == "nobody"
+            postmaster = int((server.folder / "postmaster.pid").read_text().split()[0])
+            assert psutil.Process(postmaster).username() == "nobody"
             assert server.run_as["extra_groups"] == ()
             if closed_again:
                 assert query(server, "SELECT count(*) FROM pg_roles WHERE rolname = 'kept'") == 1

@@ -16,7 +16,6 @@ from tests.deploy.reloads import messages
 from tests.support import server
 from tests.support.server import SETTINGS, free_port, running_service, send_request
 
-PATIENCE = 60.0
 SAME_PORT = "STACKMGR_ADMIN_BIND: the listener on 127.0.0.2 has the same port"
 NOT_PASSED = "STACKMGR_ADMIN_BIND: no listener has the port 9108: add it to stackmgr.socket"
 
@@ -44,7 +43,7 @@ def test_unix_socket_is_for_its_group(database_url, tmp_path):
     service = running_service(database_url, env=at(admin_port), args=["--bind", f"unix:{path}"])
     with service, socket.socket(socket.AF_UNIX) as connection:
         assert path.stat().st_mode & 0o777 == 0o770
-        connection.settimeout(PATIENCE)
+        connection.settimeout(60)
         connection.connect(str(path))
         request = f"GET /live HTTP/1.1\r\nHost: localhost:{admin_port}\r\nConnection: close\r\n\r\n"
         connection.sendall(request.encode())

@@ -33,13 +33,10 @@ from tests.support.waiting import eventually
 SUITE, PYTHON = "bookworm", "3.11"
 PORT = "8000"
 PATIENCE = 60.0
-NOT_IN_AN_IMAGE = ("var/cache/apt", "var/lib/apt")
 # No fsync and no documentation: half of the time.
-DPKG = """force-unsafe-io
-path-exclude=/usr/share/doc/*
-path-exclude=/usr/share/locale/*
-path-exclude=/usr/share/man/*
-"""
+DPKG = "force-unsafe-io\n" + "".join(
+    f"path-exclude=/usr/share/{each}/*\n" for each in ("doc", "locale", "man")
+)
 
 
 def sh(*command: str | Path, **options) -> str:
@@ -88,7 +85,7 @@ def image() -> Iterator[Image]:
         (base / "etc/dpkg/dpkg.cfg.d").mkdir(parents=True)
         (base / "etc/dpkg/dpkg.cfg.d/quick").write_text(DPKG)
         sh(debootstrap, "--variant=minbase", "--include=python3-venv", SUITE, base)
-        for unwanted in NOT_IN_AN_IMAGE:
+        for unwanted in ("var/cache/apt", "var/lib/apt"):
             shutil.rmtree(base / unwanted)
         (base / "usr/bin/python").symlink_to("python3")
         container = image.run("from", "scratch").strip()
@@ -123,9 +120,7 @@ class Container:
     """A container of the image on another port: without a network namespace, 8000 may be in use."""
 
     def __init__(self, image: Image, environ: dict[str, str]) -> None:
-        self.image = image
-        self.port = free_port()
-        self.log = image.folder / "log"
+        self.image, self.port, self.log = image, free_port(), image.folder / "log"
         self._name = image.run("from", "--pull-never", image.name).strip()
         # As containers do not, this one shares the host's network.
         environ = {"STACKMGR_ADMIN_BIND": f"127.0.0.1:{free_port()}", **environ}

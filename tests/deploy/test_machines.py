@@ -88,9 +88,8 @@ def test_the_database_of_another_pid_namespace_is_left_alone(folder):
         [program] = [each for each in first.started if COMMAND in each.cmdline()[:2]]
         program.kill()
         arguments = ("--port", str(free_port()), "--data", folder / "data")
-        assert failed_dev(*arguments, command=(*NAMELESS, COMMAND, "dev")) == (
-            f"stackmgr: a PostgreSQL of another container is using {folder}/data; stop it, or choose --data\n"
-        )
+        said = f"a PostgreSQL of another container is using {folder}/data; stop it, or choose --data\n"
+        assert failed_dev(*arguments, command=(*NAMELESS, COMMAND, "dev")) == f"stackmgr: {said}"
         first.process.kill()
         first.process.wait()
         eventually(lambda: not first.living())

@@ -46,6 +46,8 @@ MEMORY, TASKS, START_SECONDS = (
     values("stackmgr.service", key)[0] for key in ("MemoryMax", "TasksMax", "TimeoutStartSec")
 )
 PAUSE = 10  # seconds in which nodes still send a stopping pod new connections
+PATIENCE_SECONDS = 60.0
+UNITS = ("stackmgr.service", "stackmgr.socket", "stackmgr-backup.service", "stackmgr-backup.timer")
 USER = 65532
 SHARED = EXPECTED["parts"] | {
     "VERSION": stackmgr.__version__, "CHECK": CHECK, "COMMAND": COMMAND, "WORKERS": WORKERS, "USER": USER,
@@ -134,10 +136,6 @@ def test_node_has_the_recommended_settings():
     assert len(recommended) == 7
     given = expected("manifests", "patroni").replace("initdb data-checksums", "data_checksums on")
     assert {f" {name} {value};" for name, value in recommended} <= {*re.findall(r" \w+ \S+;", given)}
-
-
-PATIENCE_SECONDS = 60.0
-UNITS = ("stackmgr.service", "stackmgr.socket", "stackmgr-backup.service", "stackmgr-backup.timer")
 
 
 def test_systemd_accepts_the_units_and_finds_nothing_open_but_what_the_service_needs(tmp_path):

@@ -44,6 +44,7 @@ OF_POSTGRES = re.compile(r"pg_\w+|stackmgr_backup_\w+")
 ALL = [target["expr"] for target in TARGETS if "expr" in target]
 ALL += [rule["expr"] for rule in OF_SERVICE.values()]
 OURS = [each for each in ALL if "stackmgr_" in each and not OF_POSTGRES.search(each)]
+VARIABLES = ["prometheus", "grafana-postgresql-datasource", 'label_values(up{job="stackmgr"}, instance)']
 FIRES_ON = {name: (each["fires"], each["series"]) for name, each in EXPECTED["alerts"].items()}
 HEALTHY = EXPECTED["healthy"] | {
     name: values.partition(" | ")[2]
@@ -128,9 +129,6 @@ def test_the_count_of_errors_shows_each_reason_and_cause(tmp_path):
         "1 critical WORKER TIMEOUT (pid)"]  # fmt: skip
 
 
-VARIABLES = ["prometheus", "grafana-postgresql-datasource", 'label_values(up{job="stackmgr"}, instance)']
-
-
 def test_each_panel_shows_what_it_names(tmp_path):
     shown, tests = dict(EXPECTED["panels"]["shown"]), []
     for number, panel in PANELS.items():
@@ -152,11 +150,8 @@ def test_each_panel_shows_what_it_names(tmp_path):
     promtool("test", "rules", tmp_path / "panels.yml")
     variables = json.loads((DEPLOY / "grafana.json").read_bytes())["templating"]["list"]
     assert [each["query"] for each in variables] == VARIABLES
-
-
-def test_dashboard_has_the_files_statements():
-    [target] = [target for target in TARGETS if "rawSql" in target]
-    assert f"READ ONLY;\n{target['rawSql']};\nCOMMIT;\n" in (SUPPORT / "statements.sql").read_text()
+    [query] = [target["rawSql"] for target in TARGETS if "rawSql" in target]
+    assert f"READ ONLY;\n{query};\nCOMMIT;\n" in (SUPPORT / "statements.sql").read_text()
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="needs Debian's postgresql-15")

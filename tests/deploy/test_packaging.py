@@ -18,6 +18,8 @@ from tests.support.processes import completed
 from tests.support.programs import executable
 from tests.support.releases import DATA, ROOT, copy_source
 
+INSTALLED = ("stackmgr-9-py3-none-any.whl", "stackmgr-9-requirements.txt")
+
 
 def tree(folder: str) -> set[str]:
     files = filter(Path.is_file, (ROOT / folder).rglob("*"))
@@ -66,11 +68,6 @@ def distributions(tmp_path_factory) -> Path:
     return checkout / "dist"
 
 
-def wheel_in(distributions: Path) -> Path:
-    [wheel] = distributions.glob("*.whl")
-    return wheel
-
-
 def test_a_release_has_every_part_with_its_checksum(distributions):
     name = f"stackmgr-{stackmgr.__version__}"
     ends = ("-py3-none-any.whl", ".tar.gz", "-requirements.txt", ".cdx.json", "-reference.tar.gz")
@@ -100,7 +97,8 @@ def test_release_has_the_files_of_the_commit(distributions):
             packed = {member.name.partition("/")[2] for member in members if member.isfile()}
             assert packed == set(git(distributions.parent, "ls-files").splitlines())
     stamp = time.gmtime(committed_at)[:6]
-    entries = zipfile.ZipFile(wheel_in(distributions)).infolist()
+    [wheel] = distributions.glob("*.whl")
+    entries = zipfile.ZipFile(wheel).infolist()
     assert {entry.external_attr >> 16 & 0o044 for entry in entries} == {0o044}
     assert {entry.date_time for entry in entries} == {(*stamp[:5], stamp[5] // 2 * 2)}
 
@@ -124,13 +122,10 @@ def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, m
 
 
 def test_wheel_holds_the_package_and_data(distributions):
-    names = zipfile.ZipFile(wheel_in(distributions)).namelist()
-    packed = {name for name in names if ".dist-info/" not in name}
+    [wheel] = distributions.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
     assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
-
-
-INSTALLED = ("stackmgr-9-py3-none-any.whl", "stackmgr-9-requirements.txt")
 
 
 @pytest.mark.parametrize("way", ["not that of the release: fetch it again", "SHA256SUMS does not have both"])
@@ -183,9 +178,8 @@ def test_a_release_is_installed_beside_the_active_one(tmp_path):
         said = f"installed {tmp_path}/{release}; the active release is 8\n"
         assert (ended.returncode, ended.stdout) == (0, said), ended.stderr
         pip = f"0022\n{release}/bin/python install --quiet"
-        assert (tmp_path / "log").read_text() == (
-            f"{pip} --require-hashes --requirement {names[1]}\n{pip} --no-deps {names[0]}\n"
-        )
+        said = f"{pip} --require-hashes --requirement {names[1]}\n{pip} --no-deps {names[0]}\n"
+        assert (tmp_path / "log").read_text() == said
         link = tmp_path / release / "deploy"
         assert str(link.readlink()) == f"{tmp_path}/{release}/lib/python3.11/site-packages/stackmgr/deploy"
         assert list(link.iterdir()) == []

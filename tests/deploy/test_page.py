@@ -21,6 +21,7 @@ ADDRESS = r"^try it in a browser +(\S+)$"
 PATHS = (
     "/", "/guide.md", "/openapi.json", "/stylesheets/swagger-ui.css", "/javascripts/swagger-ui-bundle.js",
 )  # fmt: skip
+STEPS = ("createStack", "getStack", "updateStack", "createStack")
 DEADLINE_SECONDS = 30
 SERVER = """\
 access_log off;
@@ -53,9 +54,6 @@ def address(dev, port):
 def is_in_sight(browser: Browser, element: str) -> bool:
     edges = browser.run(f"[0, {element}.getBoundingClientRect().top, innerHeight]")
     return edges == sorted(edges)
-
-
-STEPS = ("createStack", "getStack", "updateStack", "createStack")
 
 
 def shown_response(browser: Browser, operation: str) -> tuple[str, str]:

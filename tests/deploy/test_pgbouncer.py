@@ -105,14 +105,10 @@ def test_pooler_waits_less_and_takes_every_client():
     assert int(waits["max_client_conn"]) > 8 * Settings.database_connections  # of two hosts in a reload
 
 
-def test_operators_command_rejects_a_pooler(pooled):
-    rejected = pytest.raises(CommandError, match="this login may not assume stackmgr_owner")
-    with rejected, operating(pooled()) as it:
-        keys.revoke(it, str(uuid4()))
-
-
-def test_migrate_rejects_a_pooler(pooled):
+def test_commands_reject_a_pooler(pooled):
     url = pooled(default_pool_size="1")
+    with pytest.raises(CommandError, match="this login may not assume stackmgr_owner"), operating(url) as it:
+        keys.revoke(it, str(uuid4()))
     with psycopg.connect(url, autocommit=True) as client:
         before = client.execute(LEFT_BEHIND).fetchone()
         with pytest.raises(CommandError, match="leads to a pooler: name PostgreSQL"):

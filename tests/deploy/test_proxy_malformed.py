@@ -75,6 +75,7 @@ REJECTED_BY_THE_SERVER = {
     "control byte in a value": get(b"X-A: b\x01c"), "DEL in a value": get(b"X-A: b\x7fc"),
     "control byte in the request's id": get(b"X-Request-Id: b\x01c"), "200 fields": get(*[b"X-A: b"] * 200),
 }  # fmt: skip
+REJECTED = REJECTED_BY_NGINX | REJECTED_BY_THE_SERVER
 
 
 def only_error(request: bytes, received: bytes) -> Response:
@@ -84,9 +85,6 @@ def only_error(request: bytes, received: bytes) -> Response:
     check_response("HEAD" if head else "GET", STACKS, response.status, response.headers, response.body)
     assert response.headers["Server"] in {"nginx", None}
     return response
-
-
-REJECTED = REJECTED_BY_NGINX | REJECTED_BY_THE_SERVER
 
 
 @pytest.mark.parametrize("request_", REJECTED.values(), ids=REJECTED)

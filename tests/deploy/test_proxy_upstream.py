@@ -24,6 +24,10 @@ def silent(connection, _):
     connection.recv(1)
 
 
+INCOMPLETE = {
+    "closes the connection": hang_up, "closes it in the middle of the head": raw(HEAD),
+    "sends too long a head": raw(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), "never responds": silent,
+}  # fmt: skip
 FORGED = ("Forwarded", "Proxy", "Via", "X-Original-URL", "X-Real-IP", "X-Rewrite-URL", "X-Script-Name")
 FORGED += ("SCRIPT_NAME", "PATH_INFO", "REMOTE_USER", "X_Request_Id")
 OF_FORWARDING = ("For", "Host", "Port", "Prefix", "Proto", "Protocol", "Scheme", "Server", "Ssl")
@@ -69,12 +73,6 @@ def test_service_down_is_an_internal_error(tmp_path):
     lines = map(json.loads, log.read_text().splitlines())
     logged = [(line["method"], line["status"], line["upstream_status"]) for line in lines]
     assert logged == [(method, "500", "502") for method in methods]
-
-
-INCOMPLETE = {
-    "closes the connection": hang_up, "closes it in the middle of the head": raw(HEAD),
-    "sends too long a head": raw(HEAD + b"X-A: " + b"a" * 40000 + b"\r\n\r\n"), "never responds": silent,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("behaviour", INCOMPLETE.values(), ids=INCOMPLETE)

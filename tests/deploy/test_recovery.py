@@ -11,6 +11,10 @@ import pytest
 
 from tests.deploy.debian import WAL, Host
 
+KINDS = ("cut", "empty", "unreadable", "removed", "unmounted")
+REPOSITORIES = {"shipped": (), "encrypted": ("repo1-cipher-type=aes-256-cbc", "repo1-cipher-pass=secret"),
+    "asynchronous": ("archive-async=y",)}  # fmt: skip
+
 
 @pytest.fixture
 def host(request) -> Iterator[Host]:
@@ -63,11 +67,6 @@ def damage(host: Host, file: Path, kind: str) -> Callable[[], None]:
         file.chmod(mode)
 
     return undo
-
-
-KINDS = ("cut", "empty", "unreadable", "removed", "unmounted")
-REPOSITORIES = {"shipped": (), "encrypted": ("repo1-cipher-type=aes-256-cbc", "repo1-cipher-pass=secret"),
-    "asynchronous": ("archive-async=y",)}  # fmt: skip
 
 
 @pytest.mark.parametrize("host", REPOSITORIES.values(), ids=REPOSITORIES, indirect=True)

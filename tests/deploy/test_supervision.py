@@ -33,6 +33,13 @@ IMPATIENT = (
     "\nfrom stackmgr import start_check\nfrom stackmgr.server import master"
     "\nmaster.BOOT_SECONDS = start_check.CHECK_SECONDS = 8\n"
 )
+UNUSABLE = {
+    "no check": ("http/app.py", "import nonexisting", "nonexisting"),
+    "no worker": ("server/worker.py", NOT_IN_A_WORKER, "ImportError"),
+    "no log": ("monitoring/logs.py", NOT_IN_A_WORKER, "ImportError"),
+    "a hanging worker": ("wsgi.py", SECOND_HANGS, "The new workers do not serve"),
+    "a hanging check": ("errors.py", "import time; time.sleep(100)", "The check of the release took longer"),
+}
 
 
 class Releases:
@@ -92,15 +99,6 @@ def impatient(database_url, tmp_path_factory) -> Iterator[tuple[RunningService, 
     releases = Releases(tmp_path_factory.mktemp("releases"))
     with releases.serve(database_url, IMPATIENT, WEB_CONCURRENCY="2") as service:
         yield service, releases
-
-
-UNUSABLE = {
-    "no check": ("http/app.py", "import nonexisting", "nonexisting"),
-    "no worker": ("server/worker.py", NOT_IN_A_WORKER, "ImportError"),
-    "no log": ("monitoring/logs.py", NOT_IN_A_WORKER, "ImportError"),
-    "a hanging worker": ("wsgi.py", SECOND_HANGS, "The new workers do not serve"),
-    "a hanging check": ("errors.py", "import time; time.sleep(100)", "The check of the release took longer"),
-}
 
 
 @pytest.mark.parametrize(("module", "code", "reason"), UNUSABLE.values(), ids=UNUSABLE)

@@ -62,8 +62,7 @@ class Stage:
         self.chance = random.Random(seed)  # noqa: S311 - to be repeatable
         self.environment = dict(ENVIRONMENT)
         self.configuration = misbehaviour.CONFIGURATION
-        self.login = "postgres"
-        self.socket_path = ""
+        self.login, self.socket_path = "postgres", ""
         self.port = self.client_port = 0
         self.tls: ssl.SSLContext | None = None
         self.faults: list[tuple[float, float]] = []  # when each began and ended

@@ -39,8 +39,7 @@ class Unit:
     """One host's service in *folder*, by the units of *deploy*, with the operator's listener."""
 
     def __init__(self, folder: Path, deploy: Path, environment: Mapping[str, str], *, port: int = 0) -> None:
-        self._folder = folder
-        self._deploy = deploy
+        self._folder, self._deploy = folder, deploy
         self._sockets = [socket.create_server(("127.0.0.1", each), backlog=_BACKLOG) for each in (port, 0)]
         self.port, self.admin_port = (held.getsockname()[1] for held in self._sockets)
         self._environment = {

@@ -186,10 +186,8 @@ class StatusReader:
     """Reads responses from a connection and keeps nothing of their bodies."""
 
     def __init__(self, sock: socket.socket, read_bytes: int = 262_144, pause: float = 0.0) -> None:
-        self._socket = sock
+        self._socket, self._pause, self._rest = sock, pause, b""
         self._buffer = memoryview(bytearray(read_bytes))
-        self._pause = pause
-        self._rest = b""
 
     def status(self) -> int:
         head = self._rest

@@ -10,6 +10,8 @@ from stackmgr import paths
 PACKAGE = Path(stackmgr.__file__).parent
 # A deadline of the wall clock would end, or never end, when that is set.
 WALL_CLOCK = re.compile(r"(?m)\btime\.time(?:_ns)?\(|^from time import .*\btime\b|\.(?:now|utcnow|today)\(")
+TESTS = paths.directory("schemas").parent / "tests"
+IMPORT = re.compile(r"^\s*(?:from|import) (tests\.\S+)(?: import (.*))?", re.MULTILINE)
 
 
 def test_modules_and_functions_are_short():
@@ -32,10 +34,6 @@ def test_waits_use_the_monotonic_clock():
         "monitoring/logs.py",
         "server/response.py",  # Date
     }
-
-
-TESTS = paths.directory("schemas").parent / "tests"
-IMPORT = re.compile(r"^\s*(?:from|import) (tests\.\S+)(?: import (.*))?", re.MULTILINE)
 
 
 def imported_by(place: str) -> dict[str, str]:

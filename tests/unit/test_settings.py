@@ -22,6 +22,21 @@ NO_NUMBERS = (
     "0", "1001", "-1", "+4", " 4", "4 ", "4\n", "4.0", "4e0", "four", "0x4", "1_0", "\u0664", "\u00b2",
     "9" * 5000,
 )  # fmt: skip
+RULES = [
+    *((name, NO_NUMBERS, "a whole number from 1 to 1000") for name in NUMBERS),
+    *((name, ("Database", "JSON", "INFO", "database ", "none", " "), f"one of: {choices}")
+      for name, choices in CHOICES.items()),
+    ("STACKMGR_ADMIN_BIND", ("9100", ":9100", "localhost", "localhost:", "h:0", "h:65536"),
+     "an address and a port, such as 127.0.0.1:9108"),
+]  # fmt: skip
+# What a worker is built of by a setting.
+BUILT = [
+    ("DATABASE_URL", f"{URL}2", "url", f"{URL}2"), ("DATABASE_CONNECTIONS", "1000", "pool_size", 1000),
+    ("DATABASE_TIMEOUT", "0001", "deadline", 1), ("SQL_VARIANT", "citus", "variant", "citus"),
+    ("LOG_FORMAT", "text", "observers", ["text"]), ("LOG_LEVEL", "debug", "observers", ["json"]),
+    ("TOKENS", "/of/tokens", "spellings", "those of /of/tokens"),
+    *(("LOG_LEVEL", level, "observers", []) for level in ("warning", "error")),
+]  # fmt: skip
 
 
 def prepared(**environ):
@@ -52,15 +67,6 @@ def test_other_variables_are_ignored():
     assert prepared(**others) == prepared()
 
 
-RULES = [
-    *((name, NO_NUMBERS, "a whole number from 1 to 1000") for name in NUMBERS),
-    *((name, ("Database", "JSON", "INFO", "database ", "none", " "), f"one of: {choices}")
-      for name, choices in CHOICES.items()),
-    ("STACKMGR_ADMIN_BIND", ("9100", ":9100", "localhost", "localhost:", "h:0", "h:65536"),
-     "an address and a port, such as 127.0.0.1:9108"),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(("name", "texts", "rule"), RULES)
 def test_any_other_value_breaks_a_rule(name, texts, rule):
     for text in texts:
@@ -85,16 +91,6 @@ def test_metrics_need_a_listener_and_a_package(monkeypatch):
     needs, is_set = problems(STACKMGR_METRICS_DIR="/metrics", STACKMGR_ADMIN_BIND="")
     assert needs.endswith(" needs packages: '/my env/python' -m pip install '0[a] >=0' '3[a] >=3'")
     assert is_set.startswith("STACKMGR_METRICS_DIR is set without STACKMGR_ADMIN_BIND, the listener")
-
-
-# What a worker is built of by a setting.
-BUILT = [
-    ("DATABASE_URL", f"{URL}2", "url", f"{URL}2"), ("DATABASE_CONNECTIONS", "1000", "pool_size", 1000),
-    ("DATABASE_TIMEOUT", "0001", "deadline", 1), ("SQL_VARIANT", "citus", "variant", "citus"),
-    ("LOG_FORMAT", "text", "observers", ["text"]), ("LOG_LEVEL", "debug", "observers", ["json"]),
-    ("TOKENS", "/of/tokens", "spellings", "those of /of/tokens"),
-    *(("LOG_LEVEL", level, "observers", []) for level in ("warning", "error")),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "text", "part", "value"), BUILT)

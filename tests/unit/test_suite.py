@@ -45,6 +45,12 @@ TRIALS = {
     "leaves a process": (LEAVES, False, "0 passed, 0 failed, 1 errors"),
     "cannot be imported": ("import nothing_of_this_name", False, "0 passed, 0 failed, 1 errors, 0 skipped"),
 }
+SAY = """#!/bin/sh
+line="$(basename "$0") $*"; echo "$line" >>"$LOG"; case $line in "$FAILING"*) exit 3 ;; esac
+"""
+INSTALLS = "tests/install_system_packages.sh"
+CHECKS = [f"{INSTALLS[6:]} --all", "ruff format --check --quiet", "ruff check --quiet"]
+CHECKS += ["mypy --no-error-summary", "lint-imports --no-cache", "python -m tests.suite --all"]
 
 
 @pytest.mark.parametrize(("text", "is_good", "outcome"), TRIALS.values(), ids=TRIALS)
@@ -82,14 +88,6 @@ def test_each_night_runs_what_is_promised(tmp_path, monkeypatch, lost):
     assert {path.split("/")[1] for path in suite.EXTENDED} == {"clients", "deploy", "faults", "measure"}
     damaged = {f"tests/database/test_{name}.py" for name in ("classification", "standby", "server_settings")}
     assert {"tests/sql", "tests/contract/test_routing.py", *suite.POOLED, *damaged} == {*suite.ON_OLDEST}
-
-
-SAY = """#!/bin/sh
-line="$(basename "$0") $*"; echo "$line" >>"$LOG"; case $line in "$FAILING"*) exit 3 ;; esac
-"""
-INSTALLS = "tests/install_system_packages.sh"
-CHECKS = [f"{INSTALLS[6:]} --all", "ruff format --check --quiet", "ruff check --quiet"]
-CHECKS += ["mypy --no-error-summary", "lint-imports --no-cache", "python -m tests.suite --all"]
 
 
 def written(folder: Path, *names: str, text: str = SAY) -> None:
