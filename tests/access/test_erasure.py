@@ -219,6 +219,29 @@ def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):
     assert all(pauses)
 
 
+def test_a_pause_is_as_long_as_the_batch_before_it(busy_manager, erase, monkeypatch):
+    moments = [0.0]
+    monkeypatch.undo()
+    monkeypatch.setattr(erasure, "_BATCH", 1)
+    monkeypatch.setattr(erasure, "time", SimpleNamespace(monotonic=lambda: moments[-1]))
+    delete = erasure._delete_batch
+
+    def slowly(*arguments):
+        delete(*arguments)
+        moments.append(moments[-1] + 2.0)
+
+    def pause(_, seconds):
+        slept.append(seconds)
+        moments.append(moments[-1] + 50.0)
+
+    slept: list[float] = []
+    monkeypatch.setattr(erasure, "_delete_batch", slowly)
+    monkeypatch.setattr(Operator, "pause", pause)
+    assert erase(*busy_manager, lambda *_: None)
+    assert len(slept) > 6
+    assert {*slept[1:]} == {2.0}
+
+
 def test_key_issued_meanwhile_is_a_new_managers(busy_manager, new_key, erase, database, admin):
     manager_id, external_id = busy_manager
 

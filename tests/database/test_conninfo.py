@@ -1,12 +1,13 @@
 """Which texts are taken for a connection string, and what the service adds to one."""
 
 import os
+import socket
 from unittest.mock import Mock
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo
+from psycopg.pq import Conninfo, PGconn
 
 from stackmgr.database.conninfo import client_settings, completed_conninfo, completing_variables, requested
 from stackmgr.settings import OPTIONS
@@ -91,6 +92,18 @@ def test_no_variable_overrides_the_connection_string(server_url, monkeypatch, na
                 assert connection.execute("SHOW TimeZone").fetchone() != ("Asia/Tokyo",)
                 assert connection.execute("SHOW DateStyle").fetchone()[0].startswith("ISO")
                 assert connection.info.encoding == "utf-8"
+
+
+def test_the_kernel_is_told_when_a_server_is_gone():
+    names = ("USER_TIMEOUT", "KEEPIDLE", "KEEPINTVL", "KEEPCNT")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"host=127.0.0.1 port={server.getsockname()[1]}"
+        begun = PGconn.connect_start(completed_conninfo(url, None, 5.0).encode())
+        with socket.socket(fileno=os.dup(begun.socket)) as connection:
+            told = [
+                connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in names
+            ]
+    assert told == [4000, 10, 2, 3]
 
 
 def test_service_decides_the_servers_settings():

@@ -1,5 +1,6 @@
 """`stackmgr dev`: what it prints works, what is wrong is named, and nothing is left behind."""
 
+import fcntl
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from unittest.mock import MagicMock
 import psutil
 import psycopg
 import pytest
+from psycopg.pq import Conninfo
 
 from stackmgr import paths
 from stackmgr.dev import embedded_postgres
@@ -141,6 +143,8 @@ def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
     own |= {"METRICS_DIR": "metrics"}
     for name, value in (others | own).items():
         monkeypatch.setenv(f"STACKMGR_{name}", value)
+    for variable in filter(None, (each.envvar for each in Conninfo.get_defaults())):
+        monkeypatch.setenv(variable.decode(), "nonsense")
     monkeypatch.chdir(folder)
     shutil.copy(paths.DEFAULT_WHITELIST, folder / "tokens.json")
     created, keys = [], set()
@@ -190,7 +194,8 @@ def test_the_status_of_the_service_is_that_of_the_command(tmp_path, monkeypatch,
 @pytest.mark.parametrize("text", ["", "\n", "no number\n", f"{os.getpid()}\n"])
 def test_a_process_of_another_program_is_not_stopped(tmp_path, text):
     (tmp_path / "pid").write_text(text)
-    embedded_postgres.stop_left_over(tmp_path / "pid", "of another", signal.SIGKILL)
+    part_of_an_argument = psutil.Process().cmdline()[0][:-1]
+    embedded_postgres.stop_left_over(tmp_path / "pid", part_of_an_argument, signal.SIGCONT)
 
 
 def test_a_socket_is_beside_the_data_where_its_address_is_short_enough():
@@ -236,6 +241,9 @@ def test_left_over_database_is_stopped(folder):
         killed.process.kill()
         killed.process.wait()
         assert items(killed) == [created]
+        # PostgreSQL, which goes on, keeps it from one in another container.
+        with (folder / "killed" / "postgres.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with running_dev(folder / "killed", folder / "log of the next", port=port) as dev:
             assert killed.living() == []
             assert items(dev) == [created]

@@ -89,6 +89,23 @@ def test_lines_that_do_not_fit_follow(ends, monkeypatch, blocks):
     assert lines.dropped == 0
 
 
+def test_a_full_pipe_is_tried_at_intervals(ends, monkeypatch):
+    calls, write = [], os.write
+
+    def refuse(fd, text):
+        calls.append("write")
+        if len(calls) < 4:
+            raise BlockingIOError
+        return write(fd, text)
+
+    lines = writer(ends[1])
+    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(time, "sleep", calls.append)
+    assert lines._write_all(b"x\n")
+    pause = line_writer._GATHER_SECONDS
+    assert calls == ["write", pause, "write", pause, "write"]
+
+
 def test_bound_is_of_waiting_lines(tmp_path):
     line = 1023 * b"x" + b"\n"
     with (tmp_path / "log").open("ab") as file:

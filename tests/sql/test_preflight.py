@@ -35,13 +35,14 @@ ALTER TABLE stackmgr.stacks ADD CHECK (revision_number < 9)
 
 @pytest.mark.parametrize(("options", "command", "problem", "warning"), [
     ("", "SELECT", "", "superuser"),
+    ("-c role=stackmgr_app", "SELECT", "", "superuser"),
     ("-c default_transaction_read_only=on", "SELECT", "", "accepts no writes"),
     *((options, "SELECT", "", "log gets parameters") for options in LOG_PARAMETERS),
     ("-c session_replication_role=replica", "SELECT", "foreign keys", ""),
     ("", "DELETE FROM stackmgr.schema_migrations WHERE version >= 2", MISSING, ""),
     ("", CHANGED, f"migration {migrations.available()[1]} is not the one", ""),
     ("", LATER_VERSION, "", "9000"),
-], ids=["login", "reads", "pgaudit", "auto_explain", "replica", "missing", "checksum", "newer"])  # fmt: skip
+], ids=["login", "role", "reads", "pgaudit", "plans", "replica", "missing", "checksum", "newer"])  # fmt: skip
 def test_what_stops_a_start_is_a_problem(own_url, options, command, problem, warning):
     damage(own_url, command)
     for thorough in (False, True):
