@@ -123,10 +123,9 @@ class Clients:
 
     def hold(self, client: Client) -> None:
         """Let a client be suspended, and closed for others until `end_wait`."""
-        if client.is_open:  # it may have been closed in a pause
-            self.closable.setdefault(client)
-            self._holding.setdefault(client)
-            self.count(client, client.size)
+        self.closable.setdefault(client)
+        self._holding.setdefault(client)
+        self.count(client, client.size)
 
     def count(self, client: Client, size: int) -> None:
         """Count what a client holds; over budget, close those that have held something for longest."""
