@@ -191,9 +191,9 @@ def test_the_status_of_the_service_is_that_of_the_command(tmp_path, monkeypatch,
         service._run(free_port(), tmp_path / "data")
 
 
-@pytest.mark.parametrize("text", ["", "\n", "no number\n", f"{os.getpid()}\n"])
+@pytest.mark.parametrize("text", ["", "\n", "no number\n", "{}\n"])
 def test_a_process_of_another_program_is_not_stopped(tmp_path, text):
-    (tmp_path / "pid").write_text(text)
+    (tmp_path / "pid").write_text(text.format(os.getpid()))
     part_of_an_argument = psutil.Process().cmdline()[0][:-1]
     embedded_postgres.stop_left_over(tmp_path / "pid", part_of_an_argument, signal.SIGCONT)
 
