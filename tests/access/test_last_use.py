@@ -7,7 +7,9 @@ from unittest.mock import Mock
 
 from stackmgr.access import api_keys
 from stackmgr.access.verifiers.database import DatabaseVerifier, LastUse
+from stackmgr.database.connection import DatabaseError
 from stackmgr.operate.keys import Quota
+from stackmgr.reasons import ReasonSlug
 from tests.support.examples import configuration
 from tests.support.processes import completed
 from tests.support.waiting import eventually
@@ -51,6 +53,25 @@ def test_one_process_writes_a_use(issue, database, admin, monkeypatch):
         versions.append(admin.execute(ROW_VERSION, [issued.key_id]).fetchone())
     assert versions == [(True, versions[0][1])] * 2
     assert begun == [(process.write, 30.0, "last-use") for process in processes]
+
+
+def test_uses_that_cannot_be_written_are_kept(caplog):
+    written, database = [], Mock()
+    notes = LastUse(database)
+    notes._has_thread = True
+
+    def row(_, values):
+        written.append(values["key_digest"])
+        notes.notice(b"meanwhile")
+        if len(written) == 2:
+            raise DatabaseError(ReasonSlug.CONNECTION_LOST)
+
+    database.session.return_value.row = row
+    for digest in (b"one", b"two"):
+        notes.notice(digest)
+    notes.write()
+    assert notes._noticed == {written[1], b"meanwhile"}
+    assert "of 1 keys" in caplog.text
 
 
 def test_uses_are_written_at_the_end_of_a_process():
