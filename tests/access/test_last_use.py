@@ -56,9 +56,8 @@ def test_one_process_writes_a_use(issue, database, admin, monkeypatch):
 
 
 def test_uses_that_cannot_be_written_are_kept(caplog):
-    written, database = [], Mock()
-    notes = LastUse(database)
-    notes._has_thread = True
+    written, notes = [], LastUse(database := Mock())
+    notes._has_thread, notes._noticed = True, {b"one", b"two"}
 
     def row(_, values):
         written.append(values["key_digest"])
@@ -67,8 +66,6 @@ def test_uses_that_cannot_be_written_are_kept(caplog):
             raise DatabaseError(ReasonSlug.CONNECTION_LOST)
 
     database.session.return_value.row = row
-    for digest in (b"one", b"two"):
-        notes.notice(digest)
     notes.write()
     assert notes._noticed == {written[1], b"meanwhile"}
     assert "of 1 keys" in caplog.text

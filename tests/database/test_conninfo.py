@@ -95,15 +95,15 @@ def test_no_variable_overrides_the_connection_string(server_url, monkeypatch, na
 
 
 def test_the_kernel_is_told_when_a_server_is_gone():
-    names = ("USER_TIMEOUT", "KEEPIDLE", "KEEPINTVL", "KEEPCNT")
+    options = [
+        getattr(socket, f"TCP_{name}") for name in ("USER_TIMEOUT", "KEEPIDLE", "KEEPINTVL", "KEEPCNT")
+    ]
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"host=127.0.0.1 port={server.getsockname()[1]}"
         begun = PGconn.connect_start(completed_conninfo(url, None, 5.0).encode())
         with socket.socket(fileno=os.dup(begun.socket)) as connection:
-            told = [
-                connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in names
-            ]
-    assert told == [4000, 10, 2, 3]
+            told = [connection.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+    assert told == [4000, 10, 2, 3]  # the first, of bytes that nobody confirms, within a request's 5 s
 
 
 def test_service_decides_the_servers_settings():
@@ -112,10 +112,7 @@ def test_service_decides_the_servers_settings():
     given = "postgresql://h/d?application_name=mine&options=-c%20statement_timeout%3D1h"
     completed = conninfo_to_dict(completed_conninfo(given, "stackmgr_app", 5.0))
     assert completed["application_name"] == "mine"
-    # Two hosts that do not respond; bytes that nobody confirms, as where a cable fails.
-    assert 2 * int(completed["connect_timeout"]) < 5.0
-    assert int(completed["tcp_user_timeout"]) / 1000 < 5.0
-    assert sum(int(completed[f"keepalives_{name}"]) for name in ("idle", "interval", "count")) < 20
+    assert 2 * int(completed["connect_timeout"]) < 5.0  # two hosts that do not respond
     options = completed["options"].split(" -c ")
     assert options[0] == "-c plan_cache_mode=force_generic_plan"
     assert options[1:4] == ["enable_seqscan=off", "enable_sort=off", "statement_timeout=1h"]

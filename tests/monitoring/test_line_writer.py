@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from unittest.mock import patch
+from unittest.mock import Mock, call, patch
 
 import pytest
 
@@ -90,20 +90,12 @@ def test_lines_that_do_not_fit_follow(ends, monkeypatch, blocks):
 
 
 def test_a_full_pipe_is_tried_at_intervals(ends, monkeypatch):
-    calls, write = [], os.write
-
-    def refuse(fd, text):
-        calls.append("write")
-        if len(calls) < 4:
-            raise BlockingIOError
-        return write(fd, text)
-
-    lines = writer(ends[1])
-    monkeypatch.setattr(os, "write", refuse)
-    monkeypatch.setattr(time, "sleep", calls.append)
+    lines, calls = writer(ends[1]), Mock(**{"write.side_effect": [BlockingIOError, BlockingIOError, 2]})
+    monkeypatch.setattr(os, "write", calls.write)
+    monkeypatch.setattr(time, "sleep", calls.sleep)
     assert lines._write_all(b"x\n")
-    pause = line_writer._GATHER_SECONDS
-    assert calls == ["write", pause, "write", pause, "write"]
+    pause = call.sleep(line_writer._GATHER_SECONDS)
+    assert calls.mock_calls[1:4] == [pause, call.write(ends[1], b"x\n"), pause]
 
 
 def test_bound_is_of_waiting_lines(tmp_path):
