@@ -35,12 +35,10 @@ def test_show_finds_a_binding_by_either_id(bound, command):
 
 
 def test_the_conflict_of_each_manager_is_logged(client_as, caplog):
-    for number in range(2):
-        identity_id, external_id = f"id_{uuid4().hex}", str(uuid4())
-        assert client_as(identity_id, external_id).page().status_int == 200
-        other = client_as(f"id_{uuid4().hex}", external_id)
-        assert [other.page().status_int for _ in range(2)] == [500, 500]
-        assert len([line for line in caplog.messages if external_id in line]) == 1, number
+    for external_id in (str(uuid4()), str(uuid4())):
+        first, other = (client_as(f"id_{uuid4().hex}", external_id) for _ in range(2))
+        assert [client.page().status_int for client in (first, other, other)] == [200, 500, 500]
+        assert len([line for line in caplog.messages if external_id in line]) == 1
 
 
 def rebind(command, manager, external_id, identity_id, *arguments):

@@ -220,23 +220,12 @@ def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):
 
 
 def test_a_pause_is_as_long_as_the_batch_before_it(busy_manager, erase, monkeypatch):
-    moments = [0.0]
     monkeypatch.undo()
+    passed, slept, delete = [0.0], [], erasure._delete_batch
     monkeypatch.setattr(erasure, "_BATCH", 1)
-    monkeypatch.setattr(erasure, "time", SimpleNamespace(monotonic=lambda: moments[-1]))
-    delete = erasure._delete_batch
-
-    def slowly(*arguments):
-        delete(*arguments)
-        moments.append(moments[-1] + 2.0)
-
-    def pause(_, seconds):
-        slept.append(seconds)
-        moments.append(moments[-1] + 50.0)
-
-    slept: list[float] = []
-    monkeypatch.setattr(erasure, "_delete_batch", slowly)
-    monkeypatch.setattr(Operator, "pause", pause)
+    monkeypatch.setattr(erasure, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
+    monkeypatch.setattr(erasure, "_delete_batch", lambda *given: (delete(*given), passed.append(2.0)))
+    monkeypatch.setattr(Operator, "pause", lambda _, seconds: (slept.append(seconds), passed.append(50.0)))
     assert erase(*busy_manager, lambda *_: None)
     assert len(slept) > 6
     assert {*slept[1:]} == {2.0}

@@ -35,6 +35,13 @@ def test_a_process_is_live_without_a_database(admin_app):
     assert admin_app("host=/nowhere").get("/live").json == {"status": "live", "version": __version__}
 
 
+def test_the_port_of_the_listener_alone_decides():
+    serve = health.by_listener(lambda *_: "managers", lambda *_: "operator", 9108)
+    claims = {"HTTP_HOST": "localhost:9108", "HTTP_X_FORWARDED_PORT": "9108"}
+    found = {port: serve(claims | {"SERVER_PORT": port}, None) for port in ("8000", "19108", "9108")}
+    assert found == {"8000": "managers", "19108": "managers", "9108": "operator"}
+
+
 def test_a_slow_scrape_delays_no_other():
     begun, ends = threading.Event(), threading.Event()
 

@@ -147,6 +147,7 @@ def test_signal_stops_all_and_keeps_the_data(folder, monkeypatch):
         monkeypatch.setenv(variable.decode(), "nonsense")
     monkeypatch.chdir(folder)
     shutil.copy(paths.DEFAULT_WHITELIST, folder / "tokens.json")
+    (folder / "gunicorn.py").write_text("raise SystemExit(3)")  # of the user
     created, keys = [], set()
     # A shell ignores SIGINT for what it starts with `&`, and `nohup` ignores SIGHUP.
     for signum, ignored in ((signal.SIGINT, "INT"), (signal.SIGTERM, "HUP"), (signal.SIGHUP, "QUIT")):

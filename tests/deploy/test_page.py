@@ -114,6 +114,7 @@ def test_page_is_of_this_address_and_machine(dev, port):
     assert example["value"] == json.loads(dev.printed("^export STACK='(.*)'$"))
     key = dev.printed("^export API_KEY=(.*)$")
     UUID(document["components"]["parameters"]["IdempotencyKey"]["example"])
+    assert send_request(port, "//etc/passwd")[0] == 404
     for path in PATHS:
         assert [send_request(port, path, {}, method)[0] for method in ("POST", "HEAD")] == [404, 200]
         assert exchange(port, path).headers["Cache-Control"] == "no-store"

@@ -194,19 +194,21 @@ def test_check_warns_of_needless_rights(run, database_url, server_url):
     opened = "this host opens up to 16 connections, and the login may have 15"
     of_public = "privileges of PUBLIC on the database: CONNECT, TEMPORARY"
     unread = {"STACKMGR_CONCURENCY": "7", "STACKMGR_X": "hunter2", "STACMGR_TOKENS": "x", "CONCURRENCY": "7"}
+    unread["STACKMGR_TOKENS_FILE"] = "/of/tokens"
     with login(server_url, "CONNECTION LIMIT 15 IN ROLE stackmgr_owner, stackmgr_app") as name:
         url = make_conninfo(database_url, user=name)
         assert "this host opens" not in run("check", url=url).out
         read = {"WEB_CONCURRENCY": "2", "PGSSLMODE": "prefer", "STACKMGR_UNKEY_ROOT_KEY_FILE": "/of/unkey"}
         checked = run("check", url=url, **read, **unread)
     assert (checked.status, checked.err) == (0, "")
-    assert checked.out.splitlines()[-9:] == [
+    assert checked.out.splitlines()[-10:] == [
         "warning: the login may assume stackmgr_owner: the service needs stackmgr_app only",
         f"warning: {opened}: lower STACKMGR_DATABASE_CONNECTIONS",
         f"warning: the schema differs from the release's: {of_public}; the release: has none",
         "warning: PGSSLMODE completes STACKMGR_DATABASE_URL",
         "warning: CONCURRENCY is no setting and is ignored; did you mean WEB_CONCURRENCY?",
         "warning: STACKMGR_CONCURENCY is no setting and is ignored; did you mean STACKMGR_CONCURRENCY?",
+        "warning: STACKMGR_TOKENS_FILE is no setting and is ignored; did you mean STACKMGR_TOKENS?",
         "warning: STACKMGR_X is no setting and is ignored",
         "warning: STACMGR_TOKENS is no setting and is ignored; did you mean STACKMGR_TOKENS?",
         "ok",

@@ -110,8 +110,7 @@ def outcomes(url: str, variant: str) -> list[Any]:
                 yield [stack[CONFIGURED] for stack in page]
 
         made, _ = create("one", STORED)
-        read = repository.get_or_update(credential.rows, repository.get_operation(made.stack_id))
-        assert read == made
+        assert made == repository.get_or_update(credential.rows, repository.get_operation(made.stack_id))
         calls = [
             lambda: create("one", STORED), lambda: create("one", stored(CHANGED)),
             lambda: create("k" * 4000, STORED), lambda: create("two", STORED),

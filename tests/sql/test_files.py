@@ -83,7 +83,9 @@ def test_check_knows_each_statement_of_a_request_and_each_fact():
 def test_only_files_are_sent_to_the_server():
     for module, text in MODULES.items():
         tree = ast.parse(text)
-        constants = bytes_constants(tree)
+        assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+        of_bytes = [node for node in assigned if isinstance(getattr(node.value, "value", None), bytes)]
+        constants = {each.id for node in of_bytes for each in node.targets if isinstance(each, ast.Name)}
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = getattr(call.func, "attr", getattr(call.func, "id", ""))
             assert name != "Statement" or module == "stackmgr.database.statements", module
@@ -92,12 +94,6 @@ def test_only_files_are_sent_to_the_server():
                 is_text = isinstance(sent, ast.Attribute) and sent.attr == "text"
                 is_constant = isinstance(sent, ast.Name) and sent.id in constants
                 assert is_text or is_constant, f"{module}, line {call.lineno}"
-
-
-def bytes_constants(tree: ast.Module) -> set[str]:
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    constants = [node for node in assigned if isinstance(getattr(node.value, "value", None), bytes)]
-    return {target.id for node in constants for target in node.targets if isinstance(target, ast.Name)}
 
 
 # What would be distributed by manager_id, colocated.

@@ -122,8 +122,14 @@ def test_metrics_observe_the_waits_for_a_connection(monkeypatch):
     monkeypatch.setattr(startup, "of_worker", lambda _: metrics)
     monkeypatch.setattr(startup, "Database", lambda *_, **__: database)
     monkeypatch.setattr(startup, "atexit", atexit := Mock())
-    given = {"DATABASE_URL": URL, "METRICS_DIR": "/metrics", "ADMIN_BIND": "localhost:9108"}
+    given = {
+        "DATABASE_URL": URL,
+        "METRICS_DIR": "/metrics",
+        "ADMIN_BIND": "localhost:9108",
+        "LOG_LEVEL": "error",
+    }
     startup.build({f"STACKMGR_{name}": text for name, text in given.items()})
+    metrics.start.assert_called_once_with(database.stats)
     database.on_wait.assert_called_once_with(metrics.connection_waits.observe)
     atexit.register.assert_called_once_with(database.close)
 
