@@ -33,9 +33,11 @@ _HEADINGS = {
 
 
 def _read_key() -> str:
-    if sys.stdin is not None and sys.stdin.isatty():
-        return getpass.getpass("API key: ")
-    line = sys.stdin and sys.stdin.buffer.readline(_LONGEST_LINE).rstrip(b"\r\n")
+    line = b""
+    if sys.stdin is not None:  # as after <&-
+        if sys.stdin.isatty():
+            return getpass.getpass("API key: ")
+        line = sys.stdin.buffer.readline(_LONGEST_LINE).rstrip(b"\r\n")
     if not line:
         raise CommandError("standard input has no key: stackmgr verify-key < FILE")
     return line.decode("latin-1")
