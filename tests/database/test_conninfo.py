@@ -95,9 +95,7 @@ def test_no_variable_overrides_the_connection_string(server_url, monkeypatch, na
 
 
 def test_the_kernel_is_told_when_a_server_is_gone():
-    options = [
-        getattr(socket, f"TCP_{name}") for name in ("USER_TIMEOUT", "KEEPIDLE", "KEEPINTVL", "KEEPCNT")
-    ]
+    options = [socket.TCP_USER_TIMEOUT, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"host=127.0.0.1 port={server.getsockname()[1]}"
         begun = PGconn.connect_start(completed_conninfo(url, None, 5.0).encode())

@@ -15,7 +15,7 @@ import pytest
 
 import stackmgr
 from tests.support.processes import completed
-from tests.support.programs import executable
+from tests.support.programs import executable, git
 from tests.support.releases import DATA, ROOT, copy_source
 
 INSTALLED = ("stackmgr-9-py3-none-any.whl", "stackmgr-9-requirements.txt")
@@ -28,11 +28,6 @@ def tree(folder: str) -> set[str]:
 
 def run(*command: str | Path, **options) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
-
-
-def git(folder: Path, *arguments: str | Path) -> str:
-    settings = ("-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
-    return run("git", *settings, *arguments, cwd=folder)
 
 
 def head(checkout: Path, revision: str = "HEAD") -> str:

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from stackmgr import paths
 from tests.operate.saved import MANAGER_ID, OTHER_MANAGER_ID, STACK
 from tests.support.processes import completed
+from tests.support.programs import executable
 from tests.support.waiting import eventually
 
 DEPLOY = paths.directory("deploy")
@@ -72,10 +73,7 @@ def archived(folder: Path) -> list[tuple[str, str]]:
 
 
 def failing_sync(folder: Path, call: int, end: str) -> Path:
-    path = folder / "sync"
-    path.write_text(FAILING_SYNC.replace("CALL", str(call)).replace("END", end))
-    path.chmod(0o755)
-    return path
+    return executable(folder / "sync", FAILING_SYNC.replace("CALL", str(call)).replace("END", end))
 
 
 @pytest.mark.parametrize("missing", [" -v before=2026-01-01", " -v file=revisions-2025.tsv"])

@@ -1,6 +1,7 @@
 """Programs that pip does not install, and scripts in their places."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,9 @@ def executable(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+def git(folder: Path, *arguments: str | Path) -> str:
+    user = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+    command = ("git", *user, "-c", "commit.gpgsign=false", *arguments)
+    return subprocess.check_output(command, cwd=folder, text=True)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import yaml
 
 from tests import suite
 from tests.support.processes import completed
-from tests.support.programs import executable
+from tests.support.programs import executable, git
 
 ROOT = suite.TESTS.parent
 JOBS = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"].values()
@@ -116,9 +115,8 @@ def test_ci_runs_a_clean_copy_as_an_ordinary_user(tmp_path, user, failing):
     written(tmp_path, "bin/setpriv", text='#!/bin/sh\necho "$1 $2 $3" >>"$LOG"; shift 3; exec "$@"\n')
     written(tmp_path, "tests/run", text='#!/bin/sh\necho "$HOME|$PWD|$*"; ls; exit 7\n')
     written(tmp_path, ".ci/run", text=(ROOT / ".ci/run").read_text())
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
     for arguments in ("init --quiet", "add tests .ci", "commit --quiet --message first"):
-        subprocess.run([*git, *arguments.split()], cwd=tmp_path, check=True)
+        git(tmp_path, *arguments.split())
     run = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": sys.executable}
     run |= {"LOG": str(tmp_path / "log"), "FAILING": failing or "none", "HOME": "/nowhere"}
     ended = completed([tmp_path / ".ci/run", "-k", "x"], env=run)
