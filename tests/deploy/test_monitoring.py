@@ -208,8 +208,7 @@ def failing(values: str, *, ends: bool) -> str:
 
 def test_each_alert_fires_on_its_condition(tmp_path):
     assert FIRES_ON.keys() == RULES.keys()
-    always = {80: True}
-    tests = [expect(HEALTHY, ".+", dict.fromkeys(range(1, 91), False))]
+    tests = {alert: [] for alert in RULES}
     others = {"StackmgrSlowRequests": {"request": "wait", 'route="/"': 'for="queue"'}}
     others["StackmgrArchivingStopped"] = {"inserted": "X", "updated": "inserted", "X": "updated"}
     for alert, (times, series) in FIRES_ON.items():
@@ -217,19 +216,25 @@ def test_each_alert_fires_on_its_condition(tmp_path):
         fires = {int(first) - 1: False, int(first): True}
         fires |= dict.fromkeys(map(int, last), True) | {int(each) + 1: False for each in last}
         ended = {name: failing(values, ends=bool(last)) for name, values in series.items()}
-        tests.append(expect(ended, alert, fires, severity))
+        tests[alert].append(expect(ended, alert, fires, severity))
         for old, new in others.get(alert, {}).items():
             ended = {name.replace(old, new): values for name, values in ended.items()}
-        tests.append(expect(ended, alert, fires))
-    tests += [expect({}, name, always) for name in ("StackmgrBackupAge", "StackmgrDatabaseNotWatched")]
-    for down in ("_", "0"):
-        gone = HEALTHY | {'pg_up{instance="b"}': f"1x9 {down}x80"}
-        tests.append(expect(gone, "StackmgrDatabaseNotWatched", always))
-    tests.append(expect({'up{job="another"}': "1x90"}, "StackmgrDown", always))  # nothing is scraped
+        tests[alert].append(expect(ended, alert, fires))
+    lost = [HEALTHY | {'pg_up{instance="b"}': f"1x9 {down}x80"} for down in ("_", "0")]
+    absent = [("StackmgrDatabaseNotWatched", series) for series in ({}, *lost)]
+    absent += [("StackmgrBackupAge", {}), ("StackmgrDown", {'up{job="another"}': "1x90"})]
+    for name, series in absent:
+        tests[name].append(expect(series, name, {80: True}))
     # Not in step with the samples, of which one minute then holds one or two.
-    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "50s", "tests": tests}
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump(document))
-    promtool("test", "rules", tmp_path / "tests.yml")
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "50s"}
+    document["tests"] = [expect(HEALTHY, ".+", dict.fromkeys(range(1, 91), False))]
+    (tmp_path / "healthy.yml").write_text(yaml.safe_dump(document))
+    for alert, rule in RULES.items():  # alone: all rules for each test take 30 times as long
+        rules = {"groups": [{"name": alert, "rules": [rule]}]}
+        (tmp_path / f"{alert}.rule").write_text(yaml.safe_dump(rules))
+        document |= {"rule_files": [str(tmp_path / f"{alert}.rule")], "tests": tests[alert]}
+        (tmp_path / f"{alert}.yml").write_text(yaml.safe_dump(document))
+    promtool("test", "rules", *tmp_path.glob("*.yml"))
 
 
 def test_promtool_accepts_the_configuration(tmp_path):
