@@ -97,8 +97,9 @@ def test_verify_key_reports_unkeys_outcome(command, with_unkey, behaviour, statu
 @pytest.mark.parametrize(("behaviour", "warned"), [
     (respond(200, verification("NOT_FOUND")), ""),
     (respond(403, {}), "warning: Unkey verifies no key now: verifier_http_403\n"),
+    (respond(429, {}), "warning: Unkey verifies no key now: verifier_http_429\n"),
     (hang_up, "warning: Unkey verifies no key now: verifier_response_broken\n"),
-], ids=["accepted root key", "rejected root key", "no response"])  # fmt: skip
+], ids=["accepted root key", "rejected root key", "too many", "no response"])  # fmt: skip
 def test_check_tries_the_root_key_with_a_made_up_key(command, with_unkey, behaviour, warned):
     with_unkey.behave = behaviour
     out = command("check").out

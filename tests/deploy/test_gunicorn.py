@@ -109,6 +109,9 @@ settings["_log"].error = settings["_log"].warning = lambda text, value: print(te
 for hook, server.LISTENERS in (1, []), (0, [own, other]), (0, [own, wrong]), (0, [other]):
     try: settings["nworkers_changed"](server, 1, 0) if hook else settings["when_ready"](server)
     except SystemExit as ex: print(ex.code)"""),
+    "a worker gets the checked settings": ("1.5 9108", """
+load(queue_timeout=1.5, admin_port=9108)["post_fork"](0, worker := Mock())
+print(worker.queue_seconds, worker.admin_port)"""),
     "process 1 keeps gunicorn's handler": ("False\nTrue", """
 os.getpid = lambda: 1; handlers = [signal.SIG_DFL, print]
 for each in handlers: signal.signal(15, each); load(); print(signal.getsignal(15) is each)"""),

@@ -47,7 +47,7 @@ def test_a_list_without_a_row_is_empty(on_saved):
 
 def test_a_manager_is_named_by_either_id(command, own_saved_url):
     expected = [PRODUCTION, SUPPORT]
-    for any_id in (MANAGER, MANAGER.upper(), MANAGER_ID):
+    for any_id in (MANAGER_ID, MANAGER.upper(), MANAGER):  # the last as the one before
         assert ids_of(command("keys", "list", "--external-id", any_id)) == expected
         assert ids_of(command("managers", "show", any_id)) == [MANAGER_ID]
         expected.append(command("keys", "issue", "--json", "--external-id", any_id).json["key_id"])

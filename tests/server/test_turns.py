@@ -116,7 +116,7 @@ def note_events(worker):
 def test_shared_round_trips_wait_for_known_keys(worker):
     for is_known in (False, True):
         occupy(worker)
-        found = worker.connected(get("/", "Authorization: Bearer a-1"))
+        found = worker.connected(get("/change-of-mind", "Authorization: Bearer a-1"))  # 404
         assert not worker.is_busy()
         worker.queue._free = 1
         assert worker.is_busy() == is_known
