@@ -114,7 +114,8 @@ def test_old_connection_is_replaced(make_database, monkeypatch):
     double._pool._shrink_pool()
     assert double._pool._nconns == 1
     old = acquired(double)
-    for is_closed in (True, False):  # by a second drain, too soon after the first one
+    for is_closed in (True, False, True):  # by a second drain, too soon after the first one, and a third
+        double._drained_at -= 0.6 * PATIENCE
         double.drain()
         double.release(old)
         assert old.closed == is_closed

@@ -153,6 +153,22 @@ def test_one_that_fails_fails_alone(subject, start, sent, written, good, bad, va
     subject.assert_complete()
 
 
+def test_writes_lock_in_one_order():
+    """A create locks its key's receipt, whatever its new id is; an update locks a stack."""
+
+    def order(**values):
+        written = SimpleNamespace(statement=SimpleNamespace(name="write"), value=values.get)
+        return round_trips._lock_order(SimpleNamespace(execution=written))
+
+    first, *others = order(manager_id=b"1", idempotency_key=b"1", stack_id=b"2"), order(manager_id=b"2")
+    others += [
+        order(manager_id=b"1", idempotency_key=b"2", stack_id=b"1"),
+        order(manager_id=b"1", stack_id=b"2"),
+    ]
+    assert first < min(others)
+    assert order(manager_id=b"1", stack_id=b"1") < order(manager_id=b"1", stack_id=b"2")
+
+
 def test_a_failed_commit_fails_one(subject, start, sent, written, admin):
     admin.execute(b"ALTER TABLE public.written ADD UNIQUE (value) DEFERRABLE INITIALLY DEFERRED")
     admin.execute(b"ALTER TABLE public.written DROP CONSTRAINT written_pkey")
