@@ -45,9 +45,12 @@ def test_closed_home_costs_no_encryption(monkeypatch, given, found):
     assert conninfo_to_dict(completed_conninfo(f"postgresql://h/d{given}", None, 5.0))["sslcert"] == found
 
 
-def test_certificate_of_the_environment_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("PGSSLCERT", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
+@pytest.mark.parametrize("name", ["PGSSLCERT", "HOME"])
+def test_a_clients_certificate_is_kept(monkeypatch, tmp_path, name):
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql/postgresql.crt").touch()  # libpq's default in HOME
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.setenv(name, str(tmp_path))
     assert "sslcert" not in conninfo_to_dict(completed_conninfo("postgresql://h/d", None, 5.0))
 
 

@@ -200,6 +200,7 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
         erasure.erase(operator, managers[accounts[1]], accounts[1], lambda *_: None)
         erasure.hold(operator, managers[accounts[2]], "it's case 17")
         erasure.release(operator, managers[accounts[2]])
+        erasure.hold(operator, managers[accounts[0]], "in force")
     restore(dba, "stackmgr_second")
     restored = dba.login("stackmgr_service", "stackmgr_second")
     assert preflight.examine(restored).problems == []
@@ -212,8 +213,8 @@ def test_lost_changes_are_listed_and_made_again(dba, spellings, monkeypatch, cap
     listed = f"OLD='{dba.login('postgres')}' NEW='{dba.login('postgres', 'stackmgr_second')}'\n{listed}"
     todo = as_operator(dba, listed, *urls).stdout.splitlines()
     assert sorted(tuple(line.split()[1:3]) for line in todo) == [
-        *[("keys", "revoke")] * 2, *[("keys", "rotate")] * 3, ("managers", "erase"), ("managers", "hold"),
-        ("managers", "release"),
+        *[("keys", "revoke")] * 2, *[("keys", "rotate")] * 3, ("managers", "erase"),
+        *[("managers", "hold")] * 2, ("managers", "release"),
     ]  # fmt: skip
     run = runner(monkeypatch, capsys)
     monkeypatch.setenv("STACKMGR_DATABASE_URL", urls[1])
