@@ -112,7 +112,7 @@ def test_dev_names_a_port_that_cannot_be_used_before_it_installs(tmp_path):
     (tmp_path / "deploy").mkdir()
     shutil.copy(ROOT / "deploy/dev", tmp_path / "deploy")
     (tmp_path / "deploy/bootstrap.sh").write_text('bootstrap() { echo "$*"; mv ready .venv; }\n')
-    executable(tmp_path / "ready/bin/python", "#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    executable(tmp_path / "ready/bin/python", "#!/bin/sh\nprintf '%s|' \"$@\" $PPID\n")
     with socket.create_server(("127.0.0.1", 0)) as left:
         recent = left.getsockname()[1]
         with socket.create_connection(left.getsockname()) as client:
@@ -124,6 +124,6 @@ def test_dev_names_a_port_that_cannot_be_used_before_it_installs(tmp_path):
             command = [tmp_path / "deploy/dev", "--data", "x y", "--port", str(port)]
             ended = completed(command, env=os.environ | {"PYTHON": sys.executable})
             said = f"port {port} is in use or not permitted; choose another with --port\n"
-            served = f"dev 15\n-m|stackmgr|dev|--data|x y|--port|{port}|"
+            served = f"dev 15\n-m|stackmgr|dev|--data|x y|--port|{port}|{os.getpid()}|"  # signals reach it
             expected = (1, said, "") if status else (0, "", served)
             assert (ended.returncode, ended.stderr, ended.stdout) == expected
