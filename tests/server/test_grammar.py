@@ -224,3 +224,13 @@ def test_few_chunks_are_decoded_at_once():
     for left in (300 - CHUNKS_AT_ONCE, 300 - 2 * CHUNKS_AT_ONCE, 0):
         assert not decoder.feed(inbox)
         assert len(inbox) == pytest.approx(6 * left, abs=3)
+
+
+def test_the_longest_size_line_may_come_in_pieces():
+    decoder, inbox = ChunkedDecoder(ReceivedRequest(HEAD, LIMITS)), bytearray()
+    line = b"1;" + b"a" * 8190
+    for piece in (line, b"\r", b"\n"):
+        inbox += piece
+        assert not decoder.feed(inbox)
+    with pytest.raises(InvalidRequest):
+        ChunkedDecoder(ReceivedRequest(HEAD, LIMITS)).feed(bytearray(line + b"aa"))
