@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from unittest.mock import Mock, call, patch
 
 import pytest
@@ -57,6 +58,16 @@ def test_lines_are_written_in_order(tmp_path, monkeypatch):
     assert (tmp_path / "log").read_bytes() == 2 * b"".join(b"%d\n" % number for number in range(20_000))
 
 
+def in_this_thread(call: Callable, otherwise: Callable) -> Callable:
+    """Threads of earlier tests may still write."""
+    own = threading.current_thread()
+
+    def called(*given: object) -> object:
+        return (call if threading.current_thread() is own else otherwise)(*given)
+
+    return called
+
+
 @pytest.mark.parametrize("blocks", [True, False])  # another process with the same pipe may set O_NONBLOCK
 def test_lines_that_do_not_fit_follow(ends, monkeypatch, blocks):
     reading, writing = ends
@@ -71,14 +82,14 @@ def test_lines_that_do_not_fit_follow(ends, monkeypatch, blocks):
 
     def drain(seconds):
         nonlocal size
-        if size and threading.current_thread() is threading.main_thread():
+        if size:
             size -= len(os.read(reading, size))
             for number in range(50, 100) if not size else ():  # while the thread has just begun
                 lines.write(b"%d\n" % number)
         sleep(seconds)
 
     monkeypatch.setattr(line_writer, "_EXIT_SECONDS", PATIENCE)
-    monkeypatch.setattr(time, "sleep", drain)
+    monkeypatch.setattr(time, "sleep", in_this_thread(drain, sleep))
     lines.flush()
     assert (size, lines._pending_bytes) == (0, 0)
     expected = b"".join(b"%d\n" % number for number in range(100))
@@ -91,8 +102,8 @@ def test_lines_that_do_not_fit_follow(ends, monkeypatch, blocks):
 
 def test_a_full_pipe_is_tried_at_intervals(ends, monkeypatch):
     lines, calls = writer(ends[1]), Mock(**{"write.side_effect": [BlockingIOError, BlockingIOError, 2]})
-    monkeypatch.setattr(os, "write", calls.write)
-    monkeypatch.setattr(time, "sleep", calls.sleep)
+    for module, name in ((os, "write"), (time, "sleep")):
+        monkeypatch.setattr(module, name, in_this_thread(getattr(calls, name), getattr(module, name)))
     assert lines._write_all(b"x\n")
     pause = call.sleep(line_writer._GATHER_SECONDS)
     assert calls.mock_calls[1:4] == [pause, call.write(ends[1], b"x\n"), pause]
