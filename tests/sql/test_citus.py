@@ -25,12 +25,16 @@ from stackmgr.stacks.configuration import Configuration
 from tests.support.clusters import new_database
 from tests.support.examples import CHANGED, CONFIGURED, STORED, stored
 from tests.support.fixed_verifier import FixedVerifier
+from tests.support.psql import run_psql
 from tests.support.recorder import opened
 
-# As deploy/citus.sql does.
-DEFERRED = b"""
-    ALTER TABLE stackmgr.creation_receipts
-        ALTER CONSTRAINT creation_receipts_stack_fkey DEFERRABLE INITIALLY DEFERRED
+# In place of Citus' functions.
+STUBS = b"""
+    CREATE TABLE distributed (what text, key text, beside text);
+    CREATE FUNCTION create_distributed_table(text, text, colocate_with text DEFAULT NULL) RETURNS void
+        LANGUAGE sql AS 'INSERT INTO distributed VALUES ($1, $2, $3)';
+    CREATE FUNCTION create_distributed_function(regprocedure, text, colocate_with text) RETURNS void
+        LANGUAGE sql AS 'INSERT INTO distributed VALUES ($1::regproc, $2, $3)';
 """
 EXTENSION = b"""
     INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)
@@ -44,7 +48,9 @@ WRITTEN = b"""
     CROSS JOIN (VALUES (ARRAY['manager_id', 'stack_id', 'revision_id', 'created_at'])) AS ids (differing)
     WHERE manager_id = %s::text::uuid ORDER BY stacks.created_at, revisions.revision_number
 """
-NOT_DEFERRED = DEFERRED.replace(b"DEFERRABLE INITIALLY", b"NOT").replace(b"DEFERRED", b"DEFERRABLE")
+NOT_DEFERRED = (
+    b"ALTER TABLE stackmgr.creation_receipts ALTER CONSTRAINT creation_receipts_stack_fkey NOT DEFERRABLE"
+)
 POSITIONS = (cursor.START, cursor.START, cursor.Position(datetime(2000, 1, 1, tzinfo=UTC), UUID(int=0)))
 
 
@@ -52,12 +58,25 @@ POSITIONS = (cursor.START, cursor.START, cursor.Position(datetime(2000, 1, 1, tz
 def url(server_url: str) -> Iterator[str]:
     with new_database(server_url) as url:
         migrations.apply(url)
-        with psycopg.connect(url) as owner:
-            owner.execute(b"SET ROLE stackmgr_owner")
-            owner.execute(DEFERRED)
-            owner.execute(b"RESET ROLE")
+        with psycopg.connect(url, autocommit=True) as owner:
+            owner.execute(STUBS)
+            ran = run_psql(url, "-f", paths.directory("deploy") / "citus.sql")
+            assert ran.returncode == 0, ran.stderr
             owner.execute(EXTENSION)
         yield url
+
+
+def test_tables_and_functions_are_distributed_alike(url: str):
+    tables = [f"stackmgr.{name}" for name in ("stacks", "stack_revisions", "creation_receipts")]
+    functions = [f"stackmgr.{name}" for name in ("create_stack", "update_stack")]
+    with psycopg.connect(url) as admin:
+        assert {*admin.execute(b"SELECT * FROM distributed")} == {
+            (name, "manager_id", None if name == tables[0] else tables[0]) for name in (*tables, *functions)
+        }
+        may_insert = "SELECT has_table_privilege('stackmgr_app', unnest(%s::text[]), 'INSERT')"
+        assert admin.execute(may_insert, [tables]).fetchall() == [(True,)] * 3
+        foreign = "SELECT conrelid::regclass::text FROM pg_constraint WHERE contype = 'f'"
+        assert {row[0] for row in admin.execute(foreign)} >= {*tables[1:]}
 
 
 def test_check_reports_what_citus_rejects(url: str, database_url: str):
