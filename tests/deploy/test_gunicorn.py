@@ -124,6 +124,8 @@ sys.path.insert(0, folder := (kept := tempfile.TemporaryDirectory()).name)
 os.utime(folder, (1, 1)); importlib.util.find_spec("late")
 open(f"{folder}/late.py", "w").close(); os.utime(folder, (1, 1)); load()
 print(importlib.util.find_spec("late") is not None)"""),
+    "a reload loads the package itself anew": ("False", """
+load(); sys.modules["stackmgr"].old = True; load(); print(hasattr(sys.modules["stackmgr"], "old"))"""),
     # Without the automatic collection, what the settings leave behind does not depend on chance.
     "a reload frees the modules of earlier ones": ("True", """
 gc.disable(); load(); load(); load()
