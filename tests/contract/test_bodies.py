@@ -73,6 +73,9 @@ def item(**fields):
     return {"allocation": [{"token_address": f"0x{0:040x}", "weight_bps": 10000} | fields]}
 
 
+WITHOUT_PLACE = {"not_utf8", "not_json", "repeated_member", "name_surrogate", "name_blank", "name_nul"}
+
+
 @pytest.mark.parametrize(("title", "slug"), REASONS.items(), ids=REASONS)
 @pytest.mark.parametrize("operation", [0, 1], ids=["create", "update"])
 def test_each_rule_of_a_body_has_its_own_slug(spellings, operation, title, slug):
@@ -80,3 +83,4 @@ def test_each_rule_of_a_body_has_its_own_slug(spellings, operation, title, slug)
     with pytest.raises((InvalidBody, InvalidConfiguration)) as caught:
         parse(schema.parse(BODIES[title][operation]), spellings)
     assert caught.value.reason == slug
+    assert (caught.value.at is None) == (slug in WITHOUT_PLACE)

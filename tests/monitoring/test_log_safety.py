@@ -155,6 +155,7 @@ def test_line_has_manager_route_and_outcome(client, logged, log, admin):
         " USING (external_id) WHERE external_id = %s",
         (client.external_id,),
     ).fetchone()
+    assert {type(line[name]) for name in ("duration_ms", "verifier_ms", "queued_ms")} == {float}
     assert elapsed_ms > line.pop("duration_ms") > line.pop("verifier_ms") > line.pop("queued_ms") == 0
     assert line == {
         "request_id": "r1", "method": "POST", "route": STACKS, "status": 201, "code": None, "reason": None,
