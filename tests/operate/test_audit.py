@@ -11,6 +11,7 @@ from tests.operate import saved
 from tests.operate.saved import HERE, MANAGER_ID, OTHERS_STACK, QUIET_STACK, STACK, delete, plant, update
 from tests.support.examples import COLUMNS
 from tests.support.processes import completed
+from tests.support.programs import executable
 
 AUDIT = paths.directory("deploy") / "support" / "audit.sql"
 ITS_MANAGER = f"manager_id = '{MANAGER_ID}'"
@@ -142,6 +143,9 @@ def test_audit_in_parts_finds_the_same(own_saved_url, binaries, tmp_path):
     status, found, progress = run()
     assert (status, progress.count("part ")) == (3, 256)
     assert sorted(line.split("|")[2] for line in found) == sorted([STACK, OTHERS_STACK])
+    executable(tmp_path / "seq", "#!/bin/sh\necho 0 17\n")
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    assert run()[0] == 3  # although the last part has no finding
     plant(own_saved_url, "ALTER TABLE stackmgr.stacks RENAME TO lost;")
     status, found, progress = run()
     assert (status, found, progress.count("part ")) == (2, [], 1)
