@@ -26,14 +26,6 @@ def bound(client_as):
     return client, identity_id, external_id
 
 
-def test_show_finds_a_binding_by_either_id(bound, command):
-    _, identity_id, external_id = bound
-    assert command("managers", "show", str(uuid4())).status == 1
-    [shown] = command("managers", "show", "--json", external_id).json
-    assert (shown["external_id"], shown["identity_id"]) == (external_id, identity_id)
-    assert command("managers", "show", "--json", "--identity-id", identity_id).json == [shown]
-
-
 def test_the_conflict_of_each_manager_is_logged(client_as, caplog):
     for external_id in (str(uuid4()), str(uuid4())):
         first, other = (client_as(f"id_{uuid4().hex}", external_id) for _ in range(2))
@@ -53,7 +45,10 @@ def test_rebinding_keeps_the_stacks(bound, client_as, command, admin, place):
     new[place] = str(uuid4())
     after, before = client_as(*new), client.page().json
     assert after.page().status_int == 500
+    assert command("managers", "show", new[place]).status == 1
     [saved] = command("managers", "show", "--json", old[1]).json
+    assert [saved["identity_id"], saved["external_id"]] == old
+    assert command("managers", "show", "--json", "--identity-id", old[0]).json == [saved]
     to = (("--to-identity-id", "--to-external-id")[place], new[place])
     rebound = rebind(command, saved["manager_id"], old[1], old[0], *to, "--json").json
     assert rebound == [{"manager_id": saved["manager_id"], "identity_id": new[0], "external_id": new[1]}]

@@ -205,30 +205,18 @@ def test_progress_is_printed_each_five_seconds(monkeypatch, capsys):
     assert [line[:7] for line in printed] == ["100 of ", "105 of ", "waiting", "111 of "]
 
 
-def test_erasure_waits_as_long_as_nginx(busy_manager, erase, monkeypatch):
-    monkeypatch.undo()
-    slept: list[float] = []
-    monkeypatch.setattr(Operator, "pause", lambda _, seconds: slept.append(seconds))
-    assert erase(*busy_manager, erasure.Progress())
-    nginx = (paths.directory("deploy") / "nginx.conf").read_text()
-    [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
-    first, *pauses = slept
-    assert limit <= erasure.LONGEST_REQUEST_SECONDS == first
-    # After the batch of each table, for as long as it took.
-    assert len(pauses) == 3
-    assert all(pauses)
-
-
-def test_a_pause_is_as_long_as_the_batch_before_it(busy_manager, erase, monkeypatch):
+def test_erasure_waits_as_long_as_nginx_and_then_as_long_as_each_batch(busy_manager, erase, monkeypatch):
     monkeypatch.undo()
     passed, slept, delete = [0.0], [], erasure._delete_batch
-    monkeypatch.setattr(erasure, "_BATCH", 1)
+    monkeypatch.setattr(erasure, "_BATCH", 2)
     monkeypatch.setattr(erasure, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
     monkeypatch.setattr(erasure, "_delete_batch", lambda *given: (delete(*given), passed.append(2.0)))
     monkeypatch.setattr(Operator, "pause", lambda _, seconds: (slept.append(seconds), passed.append(50.0)))
     assert erase(*busy_manager, lambda *_: None)
-    assert len(slept) > 6
-    assert {*slept[1:]} == {2.0}
+    nginx = (paths.directory("deploy") / "nginx.conf").read_text()
+    [limit] = {int(seconds) for seconds in re.findall(r"proxy_read_timeout (\d+)s;", nginx)}
+    assert limit <= erasure.LONGEST_REQUEST_SECONDS == slept[0]
+    assert slept[1:] == [2.0] * (2 + 3 + 2)  # no batch has rows of two tables
 
 
 def test_key_issued_meanwhile_is_a_new_managers(busy_manager, new_key, erase, database, admin):

@@ -1,6 +1,5 @@
 """The last use of a key: recorded to the hour, without delaying a request."""
 
-import sys
 import threading
 from functools import partial
 from unittest.mock import Mock
@@ -11,7 +10,6 @@ from stackmgr.database.connection import DatabaseError
 from stackmgr.operate.keys import Quota
 from stackmgr.reasons import ReasonSlug
 from tests.support.examples import configuration
-from tests.support.processes import completed
 from tests.support.waiting import eventually
 
 ROW_VERSION = b"SELECT last_used_at IS NOT NULL, xmin::text FROM stackmgr.api_keys WHERE key_id = %s"
@@ -69,8 +67,3 @@ def test_uses_that_cannot_be_written_are_kept(caplog):
     notes.write()
     assert notes._noticed == {written[1], b"meanwhile"}
     assert "of 1 keys" in caplog.text
-
-
-def test_uses_are_written_at_the_end_of_a_process():
-    code = "from stackmgr.threads import repeat; repeat(lambda: print('written'), 3600, 'last-use')"
-    assert completed([sys.executable, "-c", code]).stdout == "written\n"
