@@ -279,13 +279,10 @@ def test_a_session_that_ends_says_nothing_of_requests(check, monkeypatch):
     assert found.warnings[-1].startswith("the database could not be checked: ")
 
 
-def test_a_session_without_its_settings_is_a_problem(check, monkeypatch):
-    lost = preflight.conninfo.SessionSettingsError("lost")
-    monkeypatch.setattr(preflight.conninfo, "verify_settings", Mock(side_effect=lost))
-    assert vars(check("SELECT")) == {"problems": ["lost"], "warnings": [], "reachable": True}
-
-
-def test_nothing_of_the_check_is_left(check):
+def test_nothing_of_the_check_is_left_and_a_session_without_its_settings_is_a_problem(check, monkeypatch):
     assert vars(check("SELECT")) == {"problems": [], "warnings": [], "reachable": True}
     counts = "SELECT count(*) FROM stacks UNION ALL SELECT count(*) FROM managers"
     assert vars(check(f"DO $$ BEGIN ASSERT 0 = ALL (ARRAY({counts})); END $$"))["problems"] == []
+    lost = preflight.conninfo.SessionSettingsError("lost")
+    monkeypatch.setattr(preflight.conninfo, "verify_settings", Mock(side_effect=lost))
+    assert vars(check("SELECT")) == {"problems": ["lost"], "warnings": [], "reachable": True}

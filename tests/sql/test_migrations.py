@@ -142,13 +142,6 @@ def test_a_key_that_expires_never_is_migrated(own_url, time, left):
         assert {*admin.execute(b"SELECT expires_at::text FROM stackmgr.api_keys")} == left
 
 
-def test_grants_that_fail_are_no_migration(own_url, add, monkeypatch):
-    [path] = add(newer=EMPTY)
-    monkeypatch.setattr(migrations, "_restore_privileges", Mock(side_effect=psycopg.Error("none")))
-    with pytest.raises(CommandError, match=rf"^none \(applied before that: {path.stem}\)"):
-        migrations.apply(own_url)
-
-
 def test_a_file_without_a_transaction_may_wait_for_others(own_url, add):
     limits = "current_setting('lock_timeout'), current_setting('statement_timeout')"
     unlimited = f"DO $$ BEGIN ASSERT ({limits}) = ('0', '0'); END $$"
@@ -163,15 +156,17 @@ def test_a_file_without_a_transaction_may_wait_for_others(own_url, add):
     assert f"_unlimited runs without a transaction: blocked by pid {pid} (" in report
 
 
-def test_newer_database_is_rejected(own_url, add):
+def test_grants_that_fail_are_no_migration_and_a_newer_database_is_rejected(own_url, add, monkeypatch):
     [path] = add(newer=EMPTY)
-    migrations.apply(own_url)
+    monkeypatch.setattr(migrations, "_restore_privileges", Mock(side_effect=psycopg.Error("none")))
+    with pytest.raises(CommandError, match=rf"^none \(applied before that: {path.stem}\)"):
+        migrations.apply(own_url)
     path.unlink()
     with pytest.raises(CommandError, match=rf"{path.name[:4]}, which version .* run 'stackmgr migrate' of"):
         migrations.apply(own_url)
 
 
-def test_failed_migration_leaves_nothing(own_url, add):
+def test_failed_migration_leaves_nothing_and_a_lost_session_leads_to_another_run(own_url, add):
     before, (second, third, half) = applied(own_url), add(second=EMPTY, third=EMPTY, half=FAILING)
     message = rf"{half.stem}: division by zero \(applied before that: {second.stem}, {third.stem}\)"
     with pytest.raises(CommandError, match=message):
@@ -181,9 +176,6 @@ def test_failed_migration_leaves_nothing(own_url, add):
         assert admin.execute(EXISTS).fetchone() == (False,)
     half.write_text(FAILING.replace("/ 0", "/ 1"))
     assert [str(migration) for migration in migrations.apply(own_url)] == [half.stem]
-
-
-def test_a_lost_session_leads_to_another_run(own_url, add):
     add(lost="SELECT pg_terminate_backend(pg_backend_pid());")
     with pytest.raises(CommandError, match=r"_lost: terminating .*: run 'stackmgr migrate' again$"):
         migrations.apply(own_url)
