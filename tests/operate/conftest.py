@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from stackmgr.operate import migrations
 from tests.operate import saved
 from tests.support import psql
-from tests.support.clusters import new_database
+from tests.support.clusters import login, new_database
 from tests.support.command_line import Outcome, runner
 
 
@@ -50,10 +50,8 @@ def on_saved(command, saved_url, tmp_path, monkeypatch) -> Callable[..., Outcome
 @pytest.fixture(scope="session")
 def support_login(server_url: str, saved_url: str) -> Iterator[str]:
     """A login that may do nothing but assume the reader's role, which the schema of `saved_url` has made."""
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(b"CREATE ROLE stackmgr_support LOGIN NOINHERIT IN ROLE stackmgr_reader")
-        yield "stackmgr_support"
-        admin.execute(b"DROP ROLE stackmgr_support")
+    with login(server_url, "NOINHERIT IN ROLE stackmgr_reader") as name:
+        yield name
 
 
 @pytest.fixture

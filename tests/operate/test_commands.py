@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock
 from uuid import uuid4
@@ -24,7 +23,7 @@ from stackmgr.operate.operator import NO_SCHEMA
 from stackmgr.settings import OPTIONS
 from tests.operate.saved import MANAGER, MANAGER_ID
 from tests.support.client import Client
-from tests.support.clusters import limit_sessions, new_database
+from tests.support.clusters import limit_sessions, login, new_database
 from tests.support.command_line import Outcome
 from tests.support.processes import completed
 
@@ -66,15 +65,6 @@ def problems(ended: Outcome, status: int = 1) -> list[str]:
         json.loads(line)["message"] if line.startswith("{") else line.removeprefix("stackmgr: ")
         for line in ended.err.splitlines()
     ]
-
-
-@contextmanager
-def login(server_url: str, attributes: str) -> Iterator[str]:
-    name = f"stackmgr_test_{uuid4().hex[:12]}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN {attributes}".encode())
-        yield name
-        connection.execute(f"DROP ROLE {name}".encode())
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from tests.operate import saved
 from tests.operate.saved import ADDRESS, MANAGER, OTHER_MANAGER_ID, PRODUCTION, STACK, SUPPORT, plant, update
 from tests.sql.headers import read_all
 from tests.support import psql
-from tests.support.examples import COLUMNS, STORED, allocation_text
+from tests.support.clusters import login
+from tests.support.examples import COLUMNS, MISSING, STORED, allocation_text
 from tests.support.waiting import eventually
 
 FOLDER = paths.directory("deploy") / "support"
 FILES = read_all(FOLDER)
 OF_THE_SERVER = ("blockers", "connections", "slots", "statements")
 SCHEMA = paths.directory("schemas") / "stack.json"
-MISSING = "00000000-0000-4000-8000-000000000000"
 # The last column of each order: no two rows are equal in it, and in those before.
 LAST = {"finding", "key_id", "percent_of_time", "pid", "revision_number", "slot_name", "stack_id", "state"}
 LAST |= {"token_address"}
@@ -129,14 +129,6 @@ def test_request_is_found_within_its_bounds(shown, bounds, found):
     assert changed == (expected if found else {})
 
 
-def test_a_request_id_is_found_by_what_is_stored_of_it(run_file, own_saved_url):
-    where = f"{saved.HERE} AND revision_number IN (1, 4)"
-    plant(own_saved_url, update("stack_revisions", f"request_id = '{'r' * 255}'", where))
-    found = run_file(own_saved_url, "request", request="r" * 300).out
-    # The fourth changed two weights; a creation changed none.
-    assert re.findall(r"^revision_number\|(.)$", found, re.MULTILINE) == ["4", "4", "1"]
-
-
 @pytest.mark.parametrize("manager", [MANAGER, saved.MANAGER_ID])
 def test_receipt_is_found_by_either_id(shown, manager):
     saved = allocation_text((ADDRESS["AAPL"], 10000))
@@ -149,7 +141,12 @@ def test_receipt_is_found_by_either_id(shown, manager):
     assert shown("receipt", manager=OTHER_MANAGER_ID, key="growth-2026") == []
 
 
-def test_the_newest_is_first_and_a_lost_stack_has_its_receipt(run_file, own_saved_url):
+def test_the_newest_is_first_a_cut_id_is_found_and_a_lost_stack_has_its_receipt(run_file, own_saved_url):
+    where = f"{saved.HERE} AND revision_number IN (1, 4)"
+    plant(own_saved_url, update("stack_revisions", f"request_id = '{'r' * 255}'", where))
+    found = run_file(own_saved_url, "request", request="r" * 300).out
+    # The fourth changed two weights; a creation changed none.
+    assert re.findall(r"^revision_number\|(.)$", found, re.MULTILINE) == ["4", "4", "1"]
     later = update("api_keys", "created_at = '2026-11-25'", f"key_id = '{SUPPORT}'")
     plant(own_saved_url, later + update("stacks", "created_at = '2026-11-25'"))
     plant(own_saved_url, update("stack_revisions", "key_id = 'key_of_unkey'"))  # which is no UUID
@@ -204,17 +201,15 @@ def test_key_is_found_by_id_or_manager(shown, parameters, keys):
 @pytest.fixture
 def run_on_server(binaries, server_url):
     """Return a function that runs a file as a login that may do nothing but read the server's statistics."""
-    with psycopg.connect(server_url, autocommit=True) as admin:
-        admin.execute(b"CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats")
+    with login(server_url, "IN ROLE pg_read_all_stats") as watcher:
 
         def run(name: str) -> list[list[str]]:
-            url = make_conninfo(server_url, user="watcher")
+            url = make_conninfo(server_url, user=watcher)
             ran = psql.run_psql(url, "-At", "-f", FOLDER / f"{name}.sql", binaries=binaries)
             assert (ran.returncode, ran.stderr) == (0, "")
             return [line.split("|") for line in ran.stdout.splitlines()]
 
         yield run
-        admin.execute(b"DROP ROLE watcher")
 
 
 def test_blocking_session_is_listed_first(run_on_server, server_url):

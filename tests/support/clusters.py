@@ -73,6 +73,16 @@ def new_database(server_url: str, *, encoding: str = "UTF8", template: str = "te
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
+@contextmanager
+def login(server_url: str, attributes: str) -> Iterator[str]:
+    """Yield the name of a new role that may log in, which is dropped when the context ends."""
+    name = f"stackmgr_test_{uuid4().hex[:12]}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN {attributes}".encode())
+        yield name
+        connection.execute(f"DROP ROLE {name}".encode())
+
+
 def limit_sessions(url: str) -> None:
     """Let the server end each session, transaction and statement in this database after a second."""
     with psycopg.connect(url, autocommit=True) as connection:
