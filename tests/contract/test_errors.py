@@ -17,18 +17,17 @@ from stackmgr.errors import BindingConflict, CircuitOpen, Overloaded, RateLimite
 from stackmgr.http import app
 from stackmgr.monitoring.logs import Formatter
 from tests.support.client import STATUS
-from tests.support.examples import configuration
+from tests.support.examples import MISSING, configuration
 from tests.support.fixed_verifier import FixedVerifier
 from tests.support.recorder import opened
 
-UUID = "00000000-0000-4000-8000-000000000000"
 # An identity whose verification needed no database.
 KNOWN = Identity(identity_id="tests", external_id=str(uuid4()), manager_id=str(uuid4()))
 OPERATIONS = {
     "create": lambda client: client.create(configuration()),
     "list": lambda client: client.page(),
-    "get": lambda client: client.get(UUID),
-    "update": lambda client: client.update(UUID, {"name": "New"}),
+    "get": lambda client: client.get(MISSING),
+    "update": lambda client: client.update(MISSING, {"name": "New"}),
 }
 operations = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 

@@ -1,7 +1,5 @@
 """The header fields of requests, the trace context among them; the client checks those of each response."""
 
-from uuid import UUID
-
 import falcon
 import pytest
 from falcon.testing import create_environ
@@ -28,7 +26,6 @@ def test_a_request_id_is_echoed(client, text):
 @pytest.mark.parametrize("text", [None, "", " ", "     ", "\t", " \t "])
 def test_a_blank_request_id_is_replaced(client, text):
     first, second = (client.get(MISSING, headers={"X-Request-Id": text}) for _ in range(2))
-    assert str(UUID(first.json["request_id"])) == first.json["request_id"]
     assert first.json["request_id"] != second.json["request_id"]
 
 

@@ -92,7 +92,7 @@ def test_printed_database_suits_other_commands(dev):
     assert "request" not in head
 
 
-def test_log_line_of_a_400_names_the_place(dev):
+def test_log_line_of_a_400_names_the_place_and_that_of_a_404_its_path(dev):
     [address] = re.findall(r'"(0x\w{40})", "weight_bps": 5000', dev.curl_lines[0])
     mistakes = {
         "preset_unknown": ('"weekly"', '"Weekly"', "schedule.preset must be one of ["),
@@ -106,9 +106,6 @@ def test_log_line_of_a_400_names_the_place(dev):
         start = rf"\n400 POST /manager/stacks \d+ ms reason='{reason}' at=(.*)\n"
         line = eventually(lambda start=start: re.search(start, dev.output))
         assert line[1][1:].startswith(at)
-
-
-def test_the_log_line_of_a_404_has_its_path(dev):
     assert sh(dev.curl_lines[1].replace(" $URL ", " $URL/../docs%0A "))[0] == 404
     eventually(lambda: re.search(r"\n404 GET /manager/docs\\n \d+ ms reason='route'", dev.output))
 

@@ -20,12 +20,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.clusters import new_database
-from tests.support.examples import configuration
 from tests.support.memory import memory
 from tests.support.processes import completed
 from tests.support.programs import require
 from tests.support.releases import ROOT
-from tests.support.server import free_port, send_request
+from tests.support.server import create_stack, free_port, send_request
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -166,12 +165,10 @@ def test_the_image_serves_and_stops_at_its_signal(image, server_url):
         with container.running() as process:
             eventually(lambda: container.is_healthy() or process.poll() is not None, PATIENCE)
             assert process.poll() is None, container.log.read_text()
-            headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "in a container"}
-            body = json.dumps(configuration())
-            status, created = send_request(container.port, "/manager/stacks", headers, "POST", body)
+            status, created = create_stack(container.port, key)
             assert status == 201
             path = f"/manager/stacks/{json.loads(created)['id']}"
-            assert send_request(container.port, path, headers) == (200, created)
+            assert send_request(container.port, path, {"Authorization": f"Bearer {key}"}) == (200, created)
             master = gunicorn_master(process)
             assert f"{master.uids().real}:{master.gids().real}" == image.config["User"]
             master.send_signal(signal.Signals[image.config["StopSignal"]])

@@ -15,12 +15,10 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from stackmgr import paths
+from tests.support.releases import ROOT
 
-ROOT = paths.directory("schemas").parent
 LOCKS = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "deploy/locks").glob("*.txt"))}
 EXTRAS = {"runtime": ["metrics"], "dev": ["dev"], "release": ["docs"], "test": ["test"]}
-each_lock = pytest.mark.parametrize("name", LOCKS)
 ENTRY = re.compile(r"^(?P<requirement>[^\s#].*?)(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n", re.MULTILINE)
 LICENCE_OF_CLASSIFIER = {"License :: OSI Approved :: BSD License": "BSD-3-Clause"}
 
@@ -62,8 +60,8 @@ def needed(requirements: list[Requirement]) -> set[str]:
     return {package for package, _ in seen}
 
 
-@each_lock
-def test_lock_has_versions_with_hashes_and_agrees_with_the_tests(name):
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_has_exactly_what_is_needed_with_hashes_and_agrees_with_the_tests(name):
     left = ENTRY.sub("", LOCKS[name])
     assert [line for line in left.splitlines() if not line.lstrip().startswith("#")] == []
     # No path of the machine that made it.
@@ -72,10 +70,6 @@ def test_lock_has_versions_with_hashes_and_agrees_with_the_tests(name):
         assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), requirement
     own, tested = ({match[0] for match in ENTRY.finditer(LOCKS[each])} for each in (name, "test"))
     assert own <= tested
-
-
-@each_lock
-def test_lock_holds_exactly_what_is_needed(name):
     entries = locked(name)
     applies = {package for package, found in entries.items() if any(map(here, found))}
     assert applies == needed(wanted(name))

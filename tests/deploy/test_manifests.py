@@ -186,7 +186,7 @@ def test_reload_begins_with_a_check(database_url):
         assert checked.returncode == outcome, checked.stderr
 
 
-def test_service_takes_the_socket_of_systemd(database_url, tmp_path):
+def test_service_takes_the_socket_of_systemd_and_alone_notifies_it(database_url, tmp_path):
     program = require(shutil.which("systemd-socket-activate"), "systemd-socket-activate")
     port = free_port()
     environment = {"STACKMGR_DATABASE_URL": database_url, "NOTIFY_SOCKET": str(tmp_path / "notify")}
@@ -202,7 +202,7 @@ def test_service_takes_the_socket_of_systemd(database_url, tmp_path):
             # The first connection is also what starts the service.
             eventually(lambda: listens(port), PATIENCE_SECONDS)
             assert send_request(port, "/")[0] == 404
-            assert notified.recv(4096).startswith(b"READY=1")
+            assert notified.recv(4096) == b"READY=1\nSTATUS=serving"  # gunicorn's own would come first
             process.send_signal(signal.SIGHUP)
             assert send_request(port, "/")[0] == 404
         finally:

@@ -81,7 +81,7 @@ def test_a_release_has_every_part_with_its_checksum(distributions):
     assert notes.endswith("no container image.\n")
 
 
-def test_release_has_the_files_of_the_commit(distributions):
+def test_release_has_the_files_of_the_commit_and_its_wheel_the_package_and_data(distributions):
     committed_at = int(git(distributions.parent, "log", "-1", "--format=%ct"))
     for path in distributions.glob("*.tar.gz"):
         with tarfile.open(path) as archive:
@@ -93,6 +93,9 @@ def test_release_has_the_files_of_the_commit(distributions):
             assert packed == set(git(distributions.parent, "ls-files").splitlines())
     stamp = time.gmtime(committed_at)[:6]
     [wheel] = distributions.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
+    assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
     entries = zipfile.ZipFile(wheel).infolist()
     assert {entry.external_attr >> 16 & 0o044 for entry in entries} == {0o044}
     assert {entry.date_time for entry in entries} == {(*stamp[:5], stamp[5] // 2 * 2)}
@@ -114,13 +117,6 @@ def test_no_release_is_made_of_what_is_not_ready(tmp_path, mistake, arguments, m
     ended = completed([checkout / "deploy" / "release", "--without-image", *arguments])
     assert (ended.returncode, message in ended.stderr) == (1, True), ended.stderr
     assert not (checkout / "dist").exists()
-
-
-def test_wheel_holds_the_package_and_data(distributions):
-    [wheel] = distributions.glob("*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert packed == tree("stackmgr") | {f"stackmgr/{path}" for folder in DATA for path in tree(folder)}
-    assert packed >= {"stackmgr/py.typed", "stackmgr/tokens.json", "stackmgr/deploy/gunicorn.conf.py"}
 
 
 @pytest.mark.parametrize("way", ["not that of the release: fetch it again", "SHA256SUMS does not have both"])

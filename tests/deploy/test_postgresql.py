@@ -13,7 +13,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from stackmgr import paths
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.http.app import create_app
 from stackmgr.operate import erasure, keys, migrations, preflight
@@ -26,9 +25,9 @@ from tests.support.command_line import runner
 from tests.support.examples import configuration
 from tests.support.processes import completed
 from tests.support.recorder import opened
+from tests.support.releases import ROOT
 from tests.support.waiting import eventually
 
-ROOT = paths.directory("deploy").parent
 # What the login may do, by its own rights or another role's.
 ROLES = b"""
 SELECT string_agg(rolname, ' ' ORDER BY rolname) FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEMBER')

@@ -1,15 +1,12 @@
 """A failure of one worker, one file or a new release does not end or stop the service."""
 
-import json
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from uuid import uuid4
 
 import psutil
 import pytest
@@ -19,7 +16,7 @@ from tests.deploy.reloads import is_serving, kill_workers, messages, rejected_re
 from tests.support import server
 from tests.support.examples import configuration
 from tests.support.releases import make_release, switch
-from tests.support.server import RunningService, running_service, send_request
+from tests.support.server import RunningService, create_stack, running_service, send_request
 from tests.support.waiting import eventually
 
 # For the end of stackmgr/wsgi.py: only a worker gets there, not the check of the master.
@@ -180,11 +177,6 @@ def test_suspended_service_goes_on(database_url):
         assert sum("WORKER TIMEOUT" in said for said in messages(service)) == 1
 
 
-def create(service: RunningService, key: str) -> int:
-    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4())}
-    return send_request(service.port, "/manager/stacks", headers, "POST", json.dumps(configuration()))[0]
-
-
 def test_new_worker_has_the_checked_settings(database_url, key, tmp_path):
     whitelist, url = tmp_path / "tokens.json", tmp_path / "url"
     shutil.copy(paths.DEFAULT_WHITELIST, whitelist)
@@ -198,13 +190,5 @@ def test_new_worker_has_the_checked_settings(database_url, key, tmp_path):
                 path.unlink() if replacement is None else path.write_text(replacement)
             kill_workers(service)
             eventually(lambda: is_serving(service))
-            assert {create(service, key) for _ in range(8)} == {201}
+            assert {create_stack(service.port, key)[0] for _ in range(8)} == {201}
         assert not any("cannot boot" in said for said in messages(service))
-
-
-def test_systemd_is_notified_by_the_service_alone(database_url, tmp_path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(notify := str(tmp_path / "notify"))
-        systemd.settimeout(20)
-        with running_service(database_url, env={"NOTIFY_SOCKET": notify}):
-            assert systemd.recv(1000) == b"READY=1\nSTATUS=serving"

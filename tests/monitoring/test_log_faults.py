@@ -8,14 +8,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import IO
-from uuid import uuid4
 
 import pytest
 
 from tests.support import server
-from tests.support.examples import configuration
 from tests.support.server import RunningService, running_service, send_request
 from tests.support.waiting import eventually
 
@@ -51,22 +50,17 @@ def service(request, database_url) -> Iterator[RunningService]:
                 yield service
 
 
-def create(service: RunningService, key: str) -> int:
-    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4()), "X-Request-Id": "x" * 300}
-    body = json.dumps(configuration())
-    return send_request(service.port, "/manager/stacks", headers, "POST", body, timeout=PATIENCE)[0]
-
-
 def test_unwritable_log_changes_no_response(service, key):
+    create = partial(server.create_stack, service.port, key, timeout=PATIENCE, **{"X-Request-Id": "x" * 300})
     with ThreadPoolExecutor(8) as clients:
-        statuses = list(clients.map(lambda _: create(service, key), range(CREATES)))
+        statuses = list(clients.map(lambda _: create()[0], range(CREATES)))
     assert statuses == [201] * CREATES
     headers = {"Authorization": f"Bearer {key}"}
     page = send_request(service.port, "/manager/stacks?limit=100", headers, timeout=PATIENCE)[1]
     assert len(json.loads(page)["items"]) == CREATES
     with server.workers_replaced(service.pid):
         os.kill(service.pid, signal.SIGHUP)
-    assert create(service, key) == 201
+    assert create()[0] == 201
     assert service.stop() == 0
 
 

@@ -20,6 +20,7 @@ import psutil
 
 from stackmgr import paths
 from tests.support import processes
+from tests.support.examples import configuration
 from tests.support.waiting import eventually
 
 SETTINGS = paths.directory("deploy") / "gunicorn.conf.py"
@@ -138,6 +139,12 @@ def exchange(
 def send_request(port: int, path: str, *request: Any, **options: Any) -> tuple[int, str]:
     received = exchange(port, path, *request, **options)
     return received.status, received.body.decode()
+
+
+def create_stack(port: int, key: str, *, timeout: float = _START_DEADLINE, **headers: str) -> tuple[int, str]:
+    given = {"Authorization": f"Bearer {key}", "Idempotency-Key": str(uuid4()), **headers}
+    body = json.dumps(configuration())
+    return send_request(port, "/manager/stacks", given, "POST", body, timeout=timeout)
 
 
 @contextmanager

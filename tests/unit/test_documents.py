@@ -14,8 +14,8 @@ from stackmgr import cli, paths
 from stackmgr.settings import OPTIONS
 from tests.support.command_line import subcommands
 from tests.support.openapi import BUNDLE
+from tests.support.releases import ROOT
 
-ROOT = paths.directory("schemas").parent
 DOCUMENTS = [
     "README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md", "stackmgr/DECISIONS.md", "sql/README.md",
     "stackmgr/README.md", "stackmgr/access/verifiers/README.md", "tests/README.md", "tests/RULES.md",

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from stackmgr import errors, paths
+from stackmgr import errors
 from stackmgr.http.requests import rule_slug
 from stackmgr.http.schemas import inline_references, read_schema
 from stackmgr.reasons import ReasonSlug
+from tests.support.releases import ROOT
 
-ROOT = paths.directory("schemas").parent
 ROWS = re.findall(r"^\| (`.+?`) \| (\d{3}) \|", (ROOT / "deploy/REASONS.md").read_text("utf-8"), re.MULTILINE)
 TABLE = [(slug, int(status)) for slugs, status in ROWS for slug in re.findall(r"`(\w+)`", slugs)]
 CODE = "\n".join(path.read_text() for path in ROOT.glob("stackmgr/**/*.py"))
