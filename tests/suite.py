@@ -47,29 +47,15 @@ def passes(*, everything: bool) -> Iterator[Pass]:
     if not everything:
         return
     pooler = shutil.which("pgbouncer") or ""
-    yield Pass(
-        "tests through PgBouncer",
-        POOLED,
-        "" if pooler else "there is no pgbouncer",
-        "pgbouncer",
-        {"STACKMGR_TEST_PGBOUNCER": pooler},
-    )
+    missing = "" if pooler else "there is no pgbouncer"
+    yield Pass("tests through PgBouncer", POOLED, missing, "pgbouncer", {"STACKMGR_TEST_PGBOUNCER": pooler})
     citus = os.environ.get("CITUS_BINARIES", "")
-    yield Pass(
-        "tests on Citus",
-        ("tests/contract",),
-        "" if citus else "CITUS_BINARIES is not set: the programs of a server with Citus",
-        "citus",
-        {"STACKMGR_TEST_CITUS": citus},
-    )
+    missing = "" if citus else "CITUS_BINARIES is not set: the programs of a server with Citus"
+    yield Pass("tests on Citus", ("tests/contract",), missing, "citus", {"STACKMGR_TEST_CITUS": citus})
     other = os.environ.get("POSTGRES_BINARIES", "/usr/lib/postgresql/15/bin")
-    yield Pass(
-        f"tests on the PostgreSQL of {other}",
-        (*parallel, *ON_OLDEST),
-        "" if Path(other, "initdb").exists() else f"there is no PostgreSQL in {other}: set POSTGRES_BINARIES",
-        "oldest",
-        {"STACKMGR_TEST_POSTGRES": other},
-    )
+    is_there, title = Path(other, "initdb").exists(), f"tests on the PostgreSQL of {other}"
+    missing = "" if is_there else f"there is no PostgreSQL in {other}: set POSTGRES_BINARIES"
+    yield Pass(title, (*parallel, *ON_OLDEST), missing, "oldest", {"STACKMGR_TEST_POSTGRES": other})
 
 
 def run(part: Pass) -> tuple[bool, str]:

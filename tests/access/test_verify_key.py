@@ -9,7 +9,7 @@ import pytest
 from stackmgr.errors import CommandError
 from stackmgr.operate import verify_key
 from tests.support.http_server import hang_up, respond
-from tests.support.unkey_server import ROOT_KEY, accepted, verification
+from tests.support.unkey_server import ROOT_KEY, accepted, settings_for, verification
 
 STEP_CLOCK = b"""
     UPDATE stackmgr.api_key_quota_slots SET granted_at = granted_at + '1 hour'
@@ -20,9 +20,8 @@ NOT_VERIFIED, NOT_ACCEPTED = 1, 3
 
 @pytest.fixture
 def with_unkey(unkey, monkeypatch):
-    monkeypatch.setenv("STACKMGR_VERIFIER", "unkey")
-    monkeypatch.setenv("STACKMGR_UNKEY_URL", unkey.url)
-    monkeypatch.setenv("STACKMGR_UNKEY_ROOT_KEY", ROOT_KEY)
+    for name, value in settings_for(unkey.url).items():
+        monkeypatch.setenv(name, value)
     return unkey
 
 

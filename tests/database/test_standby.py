@@ -1,8 +1,6 @@
 """A synchronous standby that is cut off: nothing is acknowledged that a failover could still lose."""
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -10,7 +8,7 @@ import pytest
 
 from tests.database.subject import DEADLINE, Subject
 from tests.support.examples import configuration
-from tests.support.postgres import FaultyPostgres
+from tests.support.postgres import FaultyPostgres, standby_by
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -26,15 +24,12 @@ def link(server: FaultyPostgres) -> Iterator[Proxy]:
 
 @pytest.fixture
 def standby(link: Proxy, subject: Subject, admin: psycopg.Connection) -> Iterator[FaultyPostgres]:
-    with tempfile.TemporaryDirectory(prefix="stackmgr-standby-") as folder:
-        follower = FaultyPostgres(Path(folder) / "data")
-        follower.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name=standby")
-        with follower:
-            admin.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            admin.execute(b"SELECT pg_reload_conf()")
-            wait_for_sync(admin)
-            yield follower
-            link.release()
+    with standby_by(link.port) as follower:
+        admin.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        admin.execute(b"SELECT pg_reload_conf()")
+        wait_for_sync(admin)
+        yield follower
+        link.release()
 
 
 def wait_for_sync(primary: psycopg.Connection) -> None:

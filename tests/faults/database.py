@@ -1,12 +1,10 @@
 """Cells of PostgreSQL and of the network to it, which is the stage's proxy."""
 
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,26 +12,19 @@ import psycopg
 
 from tests.faults.cell import DOWN, OUTAGE, Bound, Cell, Fault
 from tests.faults.stage import DATABASE_TIMEOUT, Stage, suspended
-from tests.support.postgres import FaultyPostgres
+from tests.support.postgres import standby_by
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import eventually
 
 # Longer than a request waits for the database.
 LONG = DATABASE_TIMEOUT * 1.5
 _BACKEND = " stackmgr "
-_STANDBY = "standby"
 _STREAMING = b"SELECT sync_state FROM pg_catalog.pg_stat_replication WHERE state = 'streaming'"
 _REVISIONS = b"SELECT count(*) FROM stackmgr.stack_revisions"
 # How many revisions a standby that lags is to lack at least.
 _BEHIND = 20
 # How long clients go on before the primary dies, and a lagging standby falls behind, in seconds.
 _MEANWHILE = 0.5
-
-
-def execute(stage: Stage, *statements: str) -> None:
-    with psycopg.connect(stage.server.url(), autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 @contextmanager
@@ -80,10 +71,7 @@ def _restart(stage: Stage) -> None:
 def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
     """Let the primary die for good, with or without a *synchronous* standby, which is then promoted."""
     with Proxy(stage.server.socket_path) as link, ExitStack() as undo:
-        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="stackmgr-standby-"))
-        standby = FaultyPostgres(Path(folder) / "data")
-        standby.follow(f"host=127.0.0.1 port={link.port} user=postgres application_name={_STANDBY}")
-        undo.enter_context(standby)
+        standby = undo.enter_context(standby_by(link.port))
         with psycopg.connect(stage.server.url(), autocommit=True) as primary:
 
             def one(query: bytes) -> Any:
@@ -91,8 +79,8 @@ def _primary_dies(stage: Stage, *, synchronous: bool) -> Iterator[None]:
                 return row and row[0]
 
             if synchronous:
-                names = f"ALTER SYSTEM SET synchronous_standby_names = '{_STANDBY}'"
-                execute(stage, names, "SELECT pg_reload_conf()")
+                primary.execute(b"ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+                primary.execute(b"SELECT pg_reload_conf()")
             eventually(lambda: one(_STREAMING) == ("sync" if synchronous else "async"))
             if not synchronous:
                 link.hold()
@@ -118,10 +106,8 @@ def _hold(stage: Stage, *, only_backwards: bool = False) -> Iterator[None]:
 @contextmanager
 def _delay(stage: Stage) -> Iterator[None]:
     stage.proxy.delay = 0.1
-    try:
-        yield
-    finally:
-        stage.proxy.delay = 0.0
+    yield
+    stage.proxy.delay = 0.0
 
 
 _NETWORK = "network to the database"

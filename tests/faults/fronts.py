@@ -15,7 +15,7 @@ from tests.support.http_server import http_server
 from tests.support.nginx import NGINX, nginx_before
 from tests.support.pgbouncer import PROGRAM, make_pooled_login, pgbouncer, socket_path
 from tests.support.server import free_port
-from tests.support.unkey_server import ROOT_KEY, accepting
+from tests.support.unkey_server import accepting, settings_for
 
 _LOGIN = "stackmgr_service"
 _POOL_SIZE = 4
@@ -79,10 +79,7 @@ def _pgbouncer_dies(_: Stage) -> Iterator[None]:
 def with_unkey(stage: Stage) -> Iterator[None]:
     external_ids = {manager.api_key: manager.external_id for manager in stage.managers}
     with http_server(accepting(external_ids)) as stage.unkey:
-        stage.environment |= {
-            "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_URL": stage.unkey.url,
-            "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY, "STACKMGR_VERIFY_TIMEOUT": str(_VERIFY_TIMEOUT),
-        }  # fmt: skip
+        stage.environment |= settings_for(stage.unkey.url, VERIFY_TIMEOUT=str(_VERIFY_TIMEOUT))
         yield
 
 
@@ -90,10 +87,8 @@ def with_unkey(stage: Stage) -> Iterator[None]:
 def _hang(stage: Stage) -> Iterator[None]:
     """Let Unkey be silent.  What has been left hanging stays so."""
     before, stage.unkey.behave = stage.unkey.behave, stage.unkey.silence
-    try:
-        yield
-    finally:
-        stage.unkey.behave = before
+    yield
+    stage.unkey.behave = before
 
 
 HANG = Cell("verifier", "hangs", _hang, Bound("503"), setup=with_unkey, lasts=3.0, short=True)

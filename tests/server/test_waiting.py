@@ -14,7 +14,7 @@ from tests.support.http_server import http_server, respond
 from tests.support.http_wire import connect, head
 from tests.support.server import running_service, send_request
 from tests.support.tcp_proxy import Proxy
-from tests.support.unkey_server import accepted
+from tests.support.unkey_server import accepted, settings_for
 from tests.support.waiting import eventually
 
 # Longer than a test waits for the response that is not to wait: it must not come because time is up.
@@ -48,13 +48,6 @@ def test_a_hanging_connection_delays_no_other(database_url, new_key):
             check_that_no_other_waits(service, key, 200, lambda: proxy.connections > 1, proxy.release)
 
 
-def of_unkey(url):
-    return ENVIRONMENT | {
-        "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_URL": url, "STACKMGR_UNKEY_ROOT_KEY": "root",
-        "STACKMGR_VERIFY_TIMEOUT": "20", "STACKMGR_DATABASE_TIMEOUT": "5",
-    }  # fmt: skip
-
-
 def test_a_hanging_handshake_delays_no_other(database_url):
     with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as accepted:
 
@@ -63,7 +56,8 @@ def test_a_hanging_handshake_delays_no_other(database_url):
             return all(each.recv(1) for each in clients)
 
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        with running_service(database_url, env=of_unkey(url)) as service:
+        environment = ENVIRONMENT | settings_for(url, VERIFY_TIMEOUT="20", DATABASE_TIMEOUT="5")
+        with running_service(database_url, env=environment) as service:
             check_that_no_other_waits(service, "key", 503, has_begun, accepted.close)
 
 
@@ -80,11 +74,8 @@ def get(service):
 
 def test_hanging_verifier_makes_no_queue(database_url):
     with http_server() as unkey, ExitStack() as cleanup:
-        environment = {
-            "WEB_CONCURRENCY": "1", "STACKMGR_CONCURRENCY": str(CONCURRENCY), "STACKMGR_QUEUE_TIMEOUT": "1",
-            "STACKMGR_VERIFIER": "unkey", "STACKMGR_UNKEY_URL": unkey.url, "STACKMGR_UNKEY_ROOT_KEY": "root",
-            "STACKMGR_VERIFY_TIMEOUT": "3",
-        }  # fmt: skip
+        limits = {"CONCURRENCY": str(CONCURRENCY), "QUEUE_TIMEOUT": "1", "VERIFY_TIMEOUT": "3"}
+        environment = settings_for(unkey.url, **limits) | {"WEB_CONCURRENCY": "1"}
         service = cleanup.enter_context(running_service(database_url, env=environment))
         unkey.behave = unkey.silence
         with ThreadPoolExecutor(CLIENTS) as pool:

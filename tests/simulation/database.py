@@ -25,6 +25,7 @@ from tests.simulation.postgres import Server
 from tests.simulation.requests import Client, Key
 from tests.simulation.round_trip_invariants import Schedule, WatchedTrips
 from tests.simulation.world import Plan, Violation, World, chosen_faults
+from tests.support.greenlets import Running
 
 _URL = "host=/simulated dbname=stackmgr"
 # The highest probability of each, at each opportunity.
@@ -78,14 +79,12 @@ class DatabaseParts:
             raise Violation("no descriptor is left", f"of connections to the server: {left}")
 
 
-class RequestThread:
+class RequestThread(Running):
     """A thread that runs a scheduler, and starts calls in greenlets of it, *number* at a time."""
 
     def __init__(self, parts: DatabaseParts, number: int) -> None:
-        self.world = parts.world
-        self._free = number
-        self._calls: deque[Callable[[], None]] = deque()
-        self.scheduler = Scheduler()
+        self.world, self._free, self._has_ended = parts.world, number, False
+        self._calls, self.scheduler = deque(), Scheduler()
         self.thread = self.world.start("requests", self._run)
         self.schedule = Schedule(self.world, self.scheduler, self.thread)
 
@@ -93,21 +92,12 @@ class RequestThread:
         self.world.current.only_waits_in = getcurrent()
         self.scheduler.run(self._turn, self._idle_seconds, lambda: bool(self._calls and self._free))
 
-    def _turn(self) -> bool:
-        while self._calls and self._free:
-            self._free -= 1
-            self.scheduler.start(partial(self._call, self._calls.popleft()))
-        return True
-
-    def _idle_seconds(self) -> float:
-        return 0.0 if self._calls and self._free else 60.0
-
     def _call(self, call: Callable[[], None]) -> None:
         call()
         self._free += 1
 
     def start(self, call: Callable[[], None]) -> None:
-        self._calls.append(call)
+        self._calls.append(partial(self._call, call))
         self.scheduler.wake()
 
 

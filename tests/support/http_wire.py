@@ -3,6 +3,7 @@
 import http.client
 import socket
 import ssl
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -92,7 +93,7 @@ def connect(port: int, data: bytes = b"", receive_buffer: int = 0) -> RawClient:
     return client
 
 
-def head(method: str, path: str, headers: dict[str, str | bytes]) -> bytes:
+def head(method: str, path: str, headers: Mapping[str, str | bytes]) -> bytes:
     first = f"{method} {path} HTTP/1.1\r\nHost: stackmgr.test".encode()
     fields = (b"%b: %b" % (n.encode(), v if isinstance(v, bytes) else v.encode()) for n, v in headers.items())
     return b"\r\n".join([first, *fields, b"", b""])

@@ -120,6 +120,16 @@ class FaultyPostgres(EmbeddedPostgres):
 
 
 @contextmanager
+def standby_by(port: int) -> Iterator[FaultyPostgres]:
+    """Run a standby, named so, of the primary to which a *port* of this host leads."""
+    with TemporaryDirectory(prefix="stackmgr-standby-") as folder:
+        standby = FaultyPostgres(Path(folder) / "data")
+        standby.follow(f"host=127.0.0.1 port={port} user=postgres application_name=standby")
+        with standby:
+            yield standby
+
+
+@contextmanager
 def faulty_postgres() -> Iterator[FaultyPostgres]:
     """Run a server with the service's schema, outside pytest's folder, which its user cannot enter."""
     with (

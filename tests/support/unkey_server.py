@@ -18,6 +18,12 @@ ROOT_KEY = "unkey_rootkeyrootkeyrootkey"
 _HANGS = 3600.0
 
 
+def settings_for(url: str, **others: str) -> dict[str, str]:
+    """Return the environment of a service whose keys Unkey verifies; *others* are settings too."""
+    given = {"VERIFIER": "unkey", "UNKEY_URL": url, "UNKEY_ROOT_KEY": ROOT_KEY, **others}
+    return {f"STACKMGR_{name}": value for name, value in given.items()}
+
+
 def verification(code: str, *, valid: bool = False, **data: Any) -> dict[str, Any]:
     return {"meta": {"requestId": "req_1"}, "data": {"valid": valid, "code": code} | data}
 
@@ -41,12 +47,7 @@ def accepting(external_ids: Mapping[str, str], delay: float = 0.0) -> Behaviour:
 @contextmanager
 def unkey_process(external_ids: Mapping[str, str], delay: float) -> Iterator[tuple[dict[str, str], int]]:
     with serving_module(__name__, delay, given=json.dumps(external_ids)) as (port, pid):
-        env = {
-            "STACKMGR_VERIFIER": "unkey",
-            "STACKMGR_UNKEY_URL": f"http://127.0.0.1:{port}",
-            "STACKMGR_UNKEY_ROOT_KEY": ROOT_KEY,
-        }
-        yield env, pid
+        yield settings_for(f"http://127.0.0.1:{port}"), pid
 
 
 def _main() -> None:

@@ -15,7 +15,7 @@ from stackmgr.stacks.eip55 import eip55
 from tests.support.client import STACKS, check_response
 from tests.support.examples import FIELDS, PRESETS, configuration, random_allocation
 from tests.support.history import Configuration, Operation
-from tests.support.http_wire import RawClient
+from tests.support.http_wire import RawClient, head
 from tests.support.recorder import opened
 from tests.support.server import Response
 
@@ -263,14 +263,11 @@ class Workload:
 
 
 def _bytes(client: _Client, operation: Operation, document: Configuration | None) -> bytes:
-    lines = [
-        f"{client.method} {client.path} HTTP/1.1", "Host: localhost",
-        f"Authorization: Bearer {client.manager.api_key}", f"X-Request-Id: {operation.tag}",
-    ]  # fmt: skip
+    headers = {"Authorization": f"Bearer {client.manager.api_key}", "X-Request-Id": operation.tag}
     if operation.key is not None:
-        lines.append(f"Idempotency-Key: {operation.key}")
+        headers["Idempotency-Key"] = operation.key
     body = b""
     if document is not None:
         body = json.dumps(document).encode()
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    return head(client.method, client.path, headers) + body
