@@ -2,12 +2,14 @@
 
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 
-from stackmgr.errors import CommandError
+from stackmgr.errors import CommandError, DatabaseError
 from stackmgr.operate import verify_key
+from stackmgr.reasons import ReasonSlug
 from tests.support.http_server import hang_up, respond
 from tests.support.unkey_server import ROOT_KEY, accepted, settings_for, verification
 
@@ -117,6 +119,14 @@ def test_a_conflicting_binding_is_reported(client, command, with_unkey, contents
     assert (result.json["status"], result.json["reason"]) == (500, "manager_binding")
     assert (result.json["identity_id"], result.json["key_id"]) == ("id_of_unkey", "key_1")
     assert contents() == before
+
+
+def test_a_failed_database_rejects_no_key(command, with_unkey, monkeypatch):
+    with_unkey.behave = respond(200, accepted(str(uuid4()), "id_of_unkey"))
+    failure = DatabaseError(ReasonSlug.DEADLINE)
+    monkeypatch.setattr(verify_key.managers, "look_up", Mock(side_effect=failure))
+    result = command("verify-key", "--json", stdin="some_key\n")
+    assert (result.status, result.json["accepted"], result.json["reason"]) == (NOT_VERIFIED, None, "deadline")
 
 
 def test_malformed_key_needs_no_verifier(command, with_unkey, monkeypatch):

@@ -90,6 +90,11 @@ def test_a_manifest_has_what_it_needs_and_no_more(name):
     assert document.get("permissions", {}) == {}
 
 
+def test_only_monitoring_reaches_the_operators_port():
+    http, admin = DOCUMENTS["NetworkPolicy"]["spec"]["ingress"]
+    assert (http.keys(), admin.keys()) == ({"ports"}, {"ports", "from"})
+
+
 @pytest.mark.parametrize("name", EXPECTED["files"])
 def test_a_file_sets_what_it_needs_and_no_more(name):
     text = (DEPLOY / name.partition(",")[0]).read_text()
