@@ -3,6 +3,8 @@
 import json
 import operator
 import re
+import runpy
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import reduce
@@ -79,6 +81,15 @@ def test_the_bundled_document_and_the_guide_are_current():
     tags = re.findall(r'^ETag: (".+")\n(?:.*\n)*?  "current_revision_id": (".+"),$', page, re.MULTILINE)
     assert [tag == of_body for tag, of_body in tags] == [True] * 3
     assert "{{" not in page + json.dumps(BUNDLE)
+
+
+def test_the_address_of_a_deployment_is_everywhere(monkeypatch, capsys):
+    own = "https://api.example.com/x"
+    monkeypatch.setattr(sys, "argv", [openapi.SCRIPT, "--base-url", own])
+    runpy.run_path(openapi.SCRIPT, run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "127.0.0.1" not in printed
+    assert printed.count(own) == json.dumps(BUNDLE).count(BUNDLE["servers"][0]["url"]) > 1
 
 
 def test_the_operations_are_the_routes(app):

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from stackmgr import __version__, cli
+from stackmgr.operate.command import print_note
 from stackmgr.settings import OPTIONS
 from tests.support.command_line import subcommands
 
@@ -99,3 +100,9 @@ def test_help_states_every_variable(command):
     for option in OPTIONS.values():
         assert re.search(rf"{option.variable} .*\[{re.escape(option.default_text)}\]", shown)
         assert not option.is_secret or f"{option.variable}_FILE" in shown
+
+
+def test_a_note_without_standard_error_is_none(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr", None)
+    print_note("key id 1")
+    assert capsys.readouterr().out == ""

@@ -108,25 +108,31 @@ def test_run_stops_at_the_check_that_fails(tmp_path, failing):
     assert (tmp_path / "log").read_text().splitlines()[-1] == "python -m pytest -k x y"
 
 
-@pytest.mark.parametrize(("user", "failing"), [("0", ""), ("1000", ""), ("0", "install"), ("0", "chown")])
+@pytest.mark.parametrize(("user", "failing"), [
+    ("0", ""), ("1000", ""), ("0", "install"), ("0", "chown"), ("0", "ensurepip"),
+])  # fmt: skip
 def test_ci_runs_a_clean_copy_as_an_ordinary_user(tmp_path, user, failing):
-    written(tmp_path, INSTALLS, "bin/chown")
+    written(tmp_path, INSTALLS, "bin/chown", "bin/apt-get")
+    written(tmp_path, "bin/lame", text="#!/bin/sh\ncase $2 in *ensurepip*) exit 1; esac\n")
     written(tmp_path, "bin/id", text=f"#!/bin/sh\necho {user}\n")
     written(tmp_path, "bin/setpriv", text='#!/bin/sh\necho "$1 $2 $3" >>"$LOG"; shift 3; exec "$@"\n')
-    written(tmp_path, "tests/run", text='#!/bin/sh\necho "$HOME|$PWD|$*"; ls; exit 7\n')
+    written(tmp_path, "tests/run", text='#!/bin/sh\necho "$HOME|$PWD|$*|$PYTHON"; ls; exit 7\n')
     written(tmp_path, ".ci/run", text=(ROOT / ".ci/run").read_text())
     for arguments in ("init --quiet", "add tests .ci", "commit --quiet --message first"):
         git(tmp_path, *arguments.split())
     run = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": sys.executable}
     run |= {"LOG": str(tmp_path / "log"), "FAILING": failing or "none", "HOME": "/nowhere"}
+    if failing == "ensurepip":
+        run["PYTHON"] = f"{tmp_path}/bin/lame"
     ended = completed([tmp_path / ".ci/run", "-k", "x"], env=run)
-    assert ended.returncode == (3 if failing else 7), ended.stderr
-    if failing:
+    stops = failing in ("install", "chown")
+    assert ended.returncode == (3 if stops else 7), ended.stderr
+    if stops:
         assert ended.stdout == ""
         return
     where, *files = ended.stdout.splitlines()
-    home, folder, arguments = where.split("|")
-    assert arguments == "-k x"
+    home, folder, *rest = where.split("|")
+    assert rest == ["-k x", "/usr/bin/python3" if failing else sys.executable]
     if user == "0":
         assert (folder, files) == (f"{home}/a folder/stackmgr", ["tests"])
         assert not Path(home).exists()
