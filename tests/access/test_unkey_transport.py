@@ -87,7 +87,7 @@ def resolve(monkeypatch):
 
 
 def test_dead_address_leaves_time_for_the_next(unkey, make_unkey_client, resolve):
-    client = make_unkey_client(f"http://unkey.example.org:{unkey.port}", 2.0)
+    client = make_unkey_client(f"http://unkey.example.org:{unkey.port}/own/", 2.0)
     unkey.behave = respond(200, accepted(client.external_id, client.external_id))
     with ExitStack() as cleanup:
         full = cleanup.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
@@ -95,8 +95,9 @@ def test_dead_address_leaves_time_for_the_next(unkey, make_unkey_client, resolve
             waiting = cleanup.enter_context(socket.socket())
             waiting.settimeout(0)
             waiting.connect_ex(full.getsockname())
-        resolve(lambda: (1, full.getsockname()[1], unkey.port))
+        resolve(lambda: (1, full.getsockname()[1], 1, unkey.port))
         assert client.page().status_int == 200
+    assert unkey.requests[-1].line == "POST /own/v2/keys.verifyKey HTTP/1.1"
 
 
 def test_probes_look_the_name_up_anew(make_unkey_client, resolve, monkeypatch):

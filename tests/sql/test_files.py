@@ -48,6 +48,13 @@ def test_header_is_complete_and_body_one_statement(file: SqlFile):
     assert list(file.parameters()) == [item.split()[0] for item in file.listed("params")]
 
 
+def test_rows_of_one_time_have_an_order():
+    texts = [path.read_text() for path in paths.directory("sql").rglob("*.sql")]
+    orders = re.findall(r"^ *ORDER BY .*created_at.*", "".join(texts), re.MULTILINE)
+    assert len(orders) > 5
+    assert [each for each in orders if "_id" not in each] == []
+
+
 @pytest.fixture(scope="module")
 def owner(database_url: str) -> Iterator[DatabaseConnection]:
     conninfo = completed_conninfo(database_url, "stackmgr_owner", SESSION_SECONDS)

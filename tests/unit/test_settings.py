@@ -117,6 +117,12 @@ def test_a_master_knows_the_settings(monkeypatch):
     assert {**known, **values, "admin_port": 9108, "problems": []} == known
 
 
+def test_a_start_without_a_check_fails(monkeypatch):
+    monkeypatch.setattr(start_check, "run_check", lambda _: None)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        start_check.checked_start()
+
+
 def test_metrics_observe_the_waits_for_a_connection(monkeypatch):
     metrics, database = Mock(), Mock()
     monkeypatch.setattr(startup, "of_worker", lambda _: metrics)
