@@ -1,10 +1,11 @@
 """Arguments that `stackmgr` rejects before it uses the database, and the messages."""
 
 import re
+import signal
 
 import pytest
 
-from stackmgr import __version__, cli
+from stackmgr import __main__, __version__, cli
 from stackmgr.operate.command import print_note
 from stackmgr.settings import OPTIONS
 from tests.support.command_line import subcommands
@@ -106,3 +107,17 @@ def test_a_note_without_standard_error_is_none(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr", None)
     print_note("key id 1")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "during"), [(signal.SIG_IGN, signal.SIG_IGN), (signal.default_int_handler, signal.SIG_DFL)]
+)
+def test_an_interrupt_that_is_ignored_stays_so(monkeypatch, before, during):
+    found = []
+    monkeypatch.setattr(cli, "main", lambda: found.append(signal.getsignal(signal.SIGINT)))
+    previous = signal.signal(signal.SIGINT, before)
+    try:
+        __main__.main()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert found == [during]
