@@ -7,6 +7,7 @@ import string
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -15,9 +16,11 @@ from stackmgr.access import api_keys
 from stackmgr.access.credentials import Credential
 from stackmgr.access.verifiers.database import DatabaseVerifier
 from stackmgr.admission import Admission
+from stackmgr.errors import DatabaseError, ServiceUnavailable
 from stackmgr.operate import keys
 from stackmgr.operate.keys import Quota
 from stackmgr.operate.operator import operating
+from stackmgr.reasons import ReasonSlug
 from tests.support.server import running_service, send_request
 
 BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -90,6 +93,12 @@ def test_key_with_anothers_hash_is_verified(issue, database, monkeypatch):
     assert found == [True, True]
     credential._verify()
     assert credential.verifier_seconds == 2  # of both verifications
+
+
+def test_a_database_that_fails_verifies_no_key():
+    failing = Mock(side_effect=DatabaseError(ReasonSlug.DEADLINE))
+    with pytest.raises(ServiceUnavailable, match=r"^database$"):
+        DatabaseVerifier().verify(api_keys.generate(), Mock(row=failing, rows=failing))
 
 
 def with_checksum(random_part):
