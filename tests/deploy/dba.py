@@ -98,7 +98,7 @@ class Dba(Shell):
 
 def sql(url: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC") as connection:
-        cursor = connection.execute(query.encode(), parameters or None)
+        cursor = connection.execute(query.encode(), parameters)
         return cursor.fetchall() if cursor.description else []
 
 

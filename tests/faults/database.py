@@ -106,8 +106,10 @@ def _hold(stage: Stage, *, only_backwards: bool = False) -> Iterator[None]:
 @contextmanager
 def _delay(stage: Stage) -> Iterator[None]:
     stage.proxy.delay = 0.1
-    yield
-    stage.proxy.delay = 0.0
+    try:
+        yield
+    finally:
+        stage.proxy.delay = 0.0
 
 
 _NETWORK = "network to the database"

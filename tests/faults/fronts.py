@@ -87,8 +87,10 @@ def with_unkey(stage: Stage) -> Iterator[None]:
 def _hang(stage: Stage) -> Iterator[None]:
     """Let Unkey be silent.  What has been left hanging stays so."""
     before, stage.unkey.behave = stage.unkey.behave, stage.unkey.silence
-    yield
-    stage.unkey.behave = before
+    try:
+        yield
+    finally:
+        stage.unkey.behave = before
 
 
 HANG = Cell("verifier", "hangs", _hang, Bound("503"), setup=with_unkey, lasts=3.0, short=True)

@@ -13,10 +13,15 @@ from stackmgr import paths
 from stackmgr.database import statements
 from stackmgr.errors import CommandError
 from stackmgr.operate import migrations, preflight
-from tests.deploy.dba import sql as damage
 from tests.support.clusters import accepts, cluster
 from tests.support.server import free_port
 from tests.support.waiting import eventually
+
+
+def damage(url: str, command: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(command.encode())
+
 
 LOG_PARAMETERS = ("-c pgaudit.log_parameter=on", "-c auto_explain.log_parameter_max_length=-1")
 MISSING = f"migration {migrations.available()[1]} is not applied: run"
