@@ -180,18 +180,20 @@ def test_a_failed_commit_fails_one(subject, start, sent, written, admin):
     subject.assert_complete()
 
 
-@pytest.mark.parametrize(
-    ("end", "reason"), [("pg_terminate_backend", "connection_lost"), ("pg_cancel_backend", "unconfirmed")]
-)
+@pytest.mark.parametrize("number", [1, TOGETHER])
+@pytest.mark.parametrize(("end", "reason", "alone"), [
+    ("pg_terminate_backend", "connection_lost", None), ("pg_cancel_backend", "unconfirmed", "01000"),
+])  # fmt: skip
 def test_no_write_of_unknown_outcome_is_sent_again(
-    subject, start, sent, written, watcher, admin, standby_wanted, end, reason
+    subject, start, sent, written, watcher, admin, standby_wanted, end, reason, alone, number
 ):
-    futures = start(calls(subject, WRITE, TOGETHER))
+    futures = start(calls(subject, WRITE, number))
     admin.execute(f"SELECT {end}({watcher.waiting_one()})".encode())
     errors = [future.exception(PATIENCE) for future in futures]
-    assert {(error.reason, error.statement) for error in errors} == {(reason, WRITE.name)}
-    assert sent == [TOGETHER]
-    eventually(lambda: len(written()) == TOGETHER)
+    expected = (reason, WRITE.name, alone if number == 1 else None)
+    assert {(error.reason, error.statement, error.sqlstate) for error in errors} == {expected}
+    assert sent == [number]
+    eventually(lambda: len(written()) == number)
 
 
 def test_a_write_that_has_given_up_is_not_sent(subject, start, written, monkeypatch):
