@@ -123,8 +123,7 @@ def test_a_conflicting_binding_is_reported(client, command, with_unkey, contents
 
 def test_a_failed_database_rejects_no_key(command, with_unkey, monkeypatch):
     with_unkey.behave = respond(200, accepted(str(uuid4()), "id_of_unkey"))
-    failure = DatabaseError(ReasonSlug.DEADLINE)
-    monkeypatch.setattr(verify_key.managers, "look_up", Mock(side_effect=failure))
+    monkeypatch.setattr(verify_key.managers, "look_up", Mock(side_effect=DatabaseError(ReasonSlug.DEADLINE)))
     result = command("verify-key", "--json", stdin="some_key\n")
     assert (result.status, result.json["accepted"], result.json["reason"]) == (NOT_VERIFIED, None, "deadline")
 

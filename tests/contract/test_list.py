@@ -117,10 +117,12 @@ def test_a_long_name_is_read_again(client, save, monkeypatch, length, statements
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_a_walk_meets_the_longest_names(client, save, limit):
+def test_a_walk_meets_the_longest_names(client, save, admin, limit):
     longest = 262_144 - len(body(""))
     saved = save(*["x" * longest, "short"] * 2, "x" * longest)
     assert client.walk(limit) == saved
+    admin.execute("UPDATE stackmgr.stacks SET created_at = '2026-01-01' WHERE stack_id = ANY (%s)", [saved])
+    assert client.walk(limit) == sorted(saved, reverse=True)
 
 
 # Between the two statements of the first page, which see different snapshots, another writer

@@ -153,9 +153,7 @@ def test_one_that_fails_fails_alone(subject, start, sent, written, good, bad, va
     subject.assert_complete()
 
 
-def test_writes_lock_in_one_order():
-    """A create locks its key's receipt, whatever its new id is; an update locks a stack."""
-
+def test_creates_lock_in_the_order_of_their_keys_and_updates_of_stacks():
     def order(**values):
         written = SimpleNamespace(statement=SimpleNamespace(name="write"), value=values.get)
         return round_trips._lock_order(SimpleNamespace(execution=written))

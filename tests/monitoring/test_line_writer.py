@@ -60,12 +60,8 @@ def test_lines_are_written_in_order(tmp_path, monkeypatch):
 
 def in_this_thread(call: Callable, otherwise: Callable) -> Callable:
     """Threads of earlier tests may still write."""
-    own = threading.current_thread()
-
-    def called(*given: object) -> object:
-        return (call if threading.current_thread() is own else otherwise)(*given)
-
-    return called
+    own, now = threading.current_thread(), threading.current_thread
+    return lambda *given: (call if now() is own else otherwise)(*given)  # noqa: PLW0108 - at each call
 
 
 @pytest.mark.parametrize("blocks", [True, False])  # another process with the same pipe may set O_NONBLOCK

@@ -84,7 +84,8 @@ def test_signals_of_the_master_end_no_worker(start):
         server.wait_for_requests()
         for sent in (signal.SIGHUP, signal.SIGUSR2):
             psutil.Process(server.process.pid).children()[0].send_signal(sent)
-        assert slow.response().status == 200
+        response = slow.response()
+        assert (response.status, response.headers["Connection"]) == (200, "keep-alive")
 
 
 def test_a_worker_that_cannot_boot_stops(start):
