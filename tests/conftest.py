@@ -37,9 +37,10 @@ from tests.support.waiting import eventually
 hypothesis.settings.register_profile(
     "explore", deadline=None, database=None, max_examples=1_000, stateful_step_count=40
 )
-ALIKE = {"derandomize": True, "phases": [hypothesis.Phase.generate]}
-EXPLORE = hypothesis.settings.get_profile("explore")
-hypothesis.settings.register_profile("suite", EXPLORE, max_examples=60, stateful_step_count=20, **ALIKE)
+hypothesis.settings.register_profile(
+    "suite", hypothesis.settings.get_profile("explore"), derandomize=True, phases=[hypothesis.Phase.generate],
+    max_examples=60, stateful_step_count=20,
+)  # fmt: skip
 hypothesis.settings.load_profile("suite")
 
 # Seconds that a session may wait for the database.  A third of them is the lock timeout: by then a

@@ -158,12 +158,10 @@ def test_creates_lock_in_the_order_of_their_keys_and_updates_of_stacks():
         written = SimpleNamespace(statement=SimpleNamespace(name="write"), value=values.get)
         return round_trips._lock_order(SimpleNamespace(execution=written))
 
-    first, *others = order(manager_id=b"1", idempotency_key=b"1", stack_id=b"2"), order(manager_id=b"2")
-    others += [
-        order(manager_id=b"1", idempotency_key=b"2", stack_id=b"1"),
-        order(manager_id=b"1", stack_id=b"2"),
-    ]
-    assert first < min(others)
+    first = order(manager_id=b"1", idempotency_key=b"1", stack_id=b"2")
+    assert first < order(manager_id=b"1", idempotency_key=b"2", stack_id=b"1")
+    assert first < order(manager_id=b"1", stack_id=b"2")
+    assert first < order(manager_id=b"2")
     assert order(manager_id=b"1", stack_id=b"1") < order(manager_id=b"1", stack_id=b"2")
 
 

@@ -222,7 +222,7 @@ def test_each_alert_fires_on_its_condition(tmp_path):
         tests[alert].append(expect(ended, alert, fires))
     lost = [HEALTHY | {'pg_up{instance="b"}': f"1x9 {down}x80"} for down in ("_", "0")]
     absent = [("StackmgrDatabaseNotWatched", series) for series in ({}, *lost)]
-    absent += [("StackmgrBackupAge", {}), ("StackmgrDown", {'up{job="another"}': "1x90"})]
+    absent += [("StackmgrBackupAge", {}), ("StackmgrDown", {'up{job="another"}': "1x90"})]  # no scrape
     for name, series in absent:
         tests[name].append(expect(series, name, {80: True}))
     # Not in step with the samples, of which one minute then holds one or two.

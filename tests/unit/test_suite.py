@@ -120,10 +120,9 @@ def test_ci_runs_a_clean_copy_as_an_ordinary_user(tmp_path, user, failing):
     written(tmp_path, ".ci/run", text=(ROOT / ".ci/run").read_text())
     for arguments in ("init --quiet", "add tests .ci", "commit --quiet --message first"):
         git(tmp_path, *arguments.split())
-    run = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": sys.executable}
+    python = f"{tmp_path}/bin/lame" if failing == "ensurepip" else sys.executable
+    run = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHON": python}
     run |= {"LOG": str(tmp_path / "log"), "FAILING": failing or "none", "HOME": "/nowhere"}
-    if failing == "ensurepip":
-        run["PYTHON"] = f"{tmp_path}/bin/lame"
     ended = completed([tmp_path / ".ci/run", "-k", "x"], env=run)
     stops = failing in ("install", "chown")
     assert ended.returncode == (3 if stops else 7), ended.stderr
